@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from distlaunch._events import CauseKnown, Event, NodeEvent, Progress, StateChanged, WorkerLine
     from distlaunch._plan import Plan, plan, submit
     from distlaunch._result import Cause, Result
-    from distlaunch._run import Run, get, runs
+    from distlaunch._run import Run, get, prune, runs
     from distlaunch._torchrun import torchrun
     from launcher import __version__
     from launcher.errors import (
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         ConfigError,
         LaunchError,
         RequestError,
+        RunContinuesError,
         RunNotFoundError,
         SpecError,
         StorageError,
@@ -45,6 +46,7 @@ __all__ = [
     "RequestError",
     "Result",
     "Run",
+    "RunContinuesError",
     "RunNotFoundError",
     "SpecError",
     "StateChanged",
@@ -59,6 +61,7 @@ __all__ = [
     "doctor",
     "get",
     "plan",
+    "prune",
     "runs",
     "settings",
     "submit",
@@ -71,7 +74,7 @@ _MODULES = {
     "distlaunch._events": ("CauseKnown", "Event", "NodeEvent", "Progress", "StateChanged", "WorkerLine"),
     "distlaunch._plan": ("Plan", "plan", "submit"),
     "distlaunch._result": ("Cause", "Result"),
-    "distlaunch._run": ("Run", "get", "runs"),
+    "distlaunch._run": ("Run", "get", "prune", "runs"),
     "distlaunch._torchrun": ("torchrun",),
     "launcher": ("__version__",),
 }

@@ -12,7 +12,7 @@ from distlaunch._result import Result
 from launcher.errors import RequestError, SpecError
 from launcher.runs import directories, records
 from launcher.runs.reader import parse_ranks
-from launcher.service import again, finding, listing, observe
+from launcher.service import again, finding, listing, observe, removal
 from launcher.service import cancel as ending
 from launcher.service import logs as streams
 
@@ -161,6 +161,16 @@ class Run:
         """Start it again in its directory; a script that keeps checkpoints continues. Returns the attempt's number."""
         return again.requeue(directories.again(self._record))
 
+    @quiet
+    def remove(self, *, force: bool = False) -> None:
+        """Remove it, here and on its hosts and cluster. Raises `RequestError` if it has not ended.
+
+        `force`: also if the cluster does not answer, or no one can tell whether it has ended.
+        """
+        record = directories.again(self._record)
+        removal.check(record, force=force)
+        removal.remove(record, force=force)
+
     def _result(self, state: RunState) -> Result | None:
         return None if state.get("exit_code") is None else Result.from_json(self.id, state)
 
@@ -215,6 +225,24 @@ def runs(
         if len(found) == limit:
             break
     return found[::-1]
+
+
+@quiet
+def prune(
+    *,
+    older_than: float,
+    keep_failed: bool = False,
+    dry_run: bool = False,
+    runs_dir: str | os.PathLike[str] | None = None,
+) -> list[Run]:
+    """Remove runs that ended more than `older_than` seconds ago; returns them. `keep_failed`: only successful ones.
+
+    `dry_run`: only return them. Raises at the first one that cannot be removed.
+    """
+    found = [each.run for each in removal.prunable(_root(runs_dir), older_than, keep_failed=keep_failed)]
+    for run in () if dry_run else found:
+        removal.remove(run)
+    return [Run(run) for run in found]
 
 
 def _root(runs_dir: str | os.PathLike[str] | None) -> Path:

@@ -222,6 +222,9 @@ class Backend(ABC, Generic[P, H, Opts]):
     def release(self, handle: H) -> None:
         """Release what a followed run still holds on the cluster after its end."""
 
+    def remove(self, handle: H) -> None:
+        """Remove what an ended run has left on the cluster and its hosts; the caller removes the run's directory."""
+
     @abstractmethod
     def signal(self, handle: H, signum: int) -> None:
         """Forward a signal to every worker."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from launcher import output
 from launcher.console import json_lines, keys, summary
 from launcher.errors import RunContinuesError
+from launcher.service import attaching, observe
 from launcher.service.interrupts import Interrupts
 from launcher.service.leaving import Detached, Leaving
 
@@ -18,11 +19,25 @@ if TYPE_CHECKING:
     from launcher.backends._base import AnyBackend
     from launcher.results.run import Followed, RunState, Started
     from launcher.runs.records import Run
+    from launcher.service.attaching import Asked
 
 
 def interrupts(on_hangup: str, backend: AnyBackend) -> Interrupts:
     """How this process obeys signals; `on_hangup`: `cancel` or `detach`, empty for what fits the backend."""
     return Interrupts(detaches=on_hangup == "detach" or (not on_hangup and not backend.is_here))
+
+
+def attach(found: Run, asked: Asked, interrupts: Interrupts) -> int:
+    """Follow a run that something else has started. Returns its exit code."""
+    output.note(summary.heading(found))
+    if (state := attaching.end(found)) is not None:
+        return close(found, state, state["duration_s"] or 0.0)
+    backend = observe.backend_of(found)
+
+    def follow(leaving: Leaving) -> tuple[Run, RunState]:
+        return attaching.follow(found, backend, asked, leaving)
+
+    return to_end(found, backend, interrupts, follow, since=found.created)
 
 
 def to_end(

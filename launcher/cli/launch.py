@@ -142,13 +142,15 @@ def launch(backend_name: str | None, values: dict[str, Any]) -> int:
         raise SpecError("--output id prints the job's id of a run that is not followed", hint="add --detach")
     with following.interrupts(request.on_hangup, request.backend) as interrupts:
         run = service.start(planned, interrupts)
+        if others := run.id != planned.path.name:
+            output.note(f"{run.id} has not ended, so no other run of this name is started")
         if request.options.detach and not interrupts.stops:
             with output.after(f"{run.id} continues", f"to end it: distlaunch cancel {run.id}", read=True):
                 started: Started = {"run": run.id, "path": str(run.path), "job_id": run.job_id}
                 output.result(started, run.id)
             return 0
         try:
-            return _follow(planned, run, interrupts)
+            return _follow_other(planned, run, interrupts) if others else _follow(planned, run, interrupts)
         except KeyboardInterrupt:
             output.warn(f"{run.id} may still be running; to end it: distlaunch cancel --force {run.id}")
             raise
@@ -197,6 +199,15 @@ def _follow(planned: service.Launch, run: Run, interrupts: Interrupts) -> int:
         return ended, outcome.to_json()
 
     return following.to_end(run, request.backend, interrupts, follow, since=time.time())
+
+
+def _follow_other(planned: service.Launch, run: Run, interrupts: Interrupts) -> int:
+    """Attach to the run that has the launch's name."""
+    from launcher.cli import following
+    from launcher.service import attaching
+
+    asked = attaching.Asked(planned.request.ranks, planned.request.on_hangup, attaching.TAIL)
+    return following.attach(attaching.submitted(run), asked, interrupts)
 
 
 def show_rendered(planned: service.Launch) -> None:

@@ -44,6 +44,8 @@ COMMANDS: dict[str, tuple[type, ...]] = {
     "logs": (),
     "attach": (run.Followed, run.Started),
     "wait": (run.Waited,),
+    "rm": (run.Removed,),
+    "prune": (run.Pruned,),
     "cancel": (run.Cancelled,),
     "requeue": (run.Requeued,),
     "adopt": (run.Adopted,),

@@ -254,3 +254,19 @@ class Waited(TypedDict):
     """The runs that were waited for and have ended, in the order in which they were named."""
 
     runs: list[Ended]
+
+
+class Removed(TypedDict):
+    """Runs that were removed."""
+
+    runs: list[str]
+
+
+class Pruned(Removed):
+    """Old runs that were removed or, with `--dry-run`, would be."""
+
+    kept: list[str]
+    """Those that could not be removed."""
+
+    removed: bool
+    """False: nothing was removed."""

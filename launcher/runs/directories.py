@@ -138,6 +138,12 @@ def _age(name: str) -> tuple[bool, str, str]:
     return (match is None, match[1] if match else "", name)
 
 
+def name_of(run_id: str) -> str:
+    """The name in a run's id; empty if it is not one."""
+    match = _ID.match(run_id)
+    return run_id[: match.start(1) - 1] if match else ""
+
+
 def created(name: str) -> float:
     """The creation time in an id, in Unix seconds; 0 if there is none."""
     try:

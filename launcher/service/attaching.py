@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from launcher.service.leaving import Leaving
 
 _LOOK_S = 0.1
+TAIL = 10
+"""How many of the last lines of each node are shown, unless asked for otherwise."""
 
 
 class Asked(NamedTuple):

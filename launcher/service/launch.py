@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from launcher import output
 from launcher.agent.failures import Failure
 from launcher.console import live_line, summary
-from launcher.errors import StorageError
+from launcher.errors import RequestError, StorageError
 from launcher.runs import directories, lock, records
 from launcher.service import undo
 
@@ -40,9 +40,21 @@ def planned(request: Request) -> Launch:
 
 
 def start(launch: Launch, interrupts: Interrupts | Unattended) -> records.Run:
-    """Create the run's directory and submit the run."""
+    """Create the run's directory and submit the run. With `--unique`, returns a run of its name that has not ended."""
     run = _run(launch.request, launch.plan, launch.path)
-    records.create(run)
+    options = launch.request.options
+    if options.if_running != "new" and (options.unique or options.if_running):
+        from launcher.service import unique  # few launches need it
+
+        request = launch.request
+        with unique.name_of(launch.path.parent, request.job.name, request.backend_name, request.cluster) as other:
+            if other is not None and options.if_running == "fail":
+                raise RequestError(f"{other.id} has not ended", hint=f"distlaunch attach {other.id}")
+            if other is not None:
+                return other
+            records.create(run)
+    else:
+        records.create(run)
     return _submit(launch.request.backend, launch.plan, run, interrupts)
 
 

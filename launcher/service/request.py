@@ -10,7 +10,7 @@ from launcher import backends, output, spec
 from launcher.errors import SpecError
 from launcher.payload import credentials
 from launcher.settings import checks, config, job_spec
-from launcher.settings.options import JobOptions, option
+from launcher.settings.options import JobOptions, one_of, option
 from launcher.system import names
 
 if TYPE_CHECKING:
@@ -41,6 +41,19 @@ class LaunchOptions:
         False, flags=("-m", "--module"), help="SCRIPT is the name of a module, as with python -m.", group="job"
     )
     detach: bool = option(False, flags=("-d", "--detach"), help="Print the run's id and return at once.", group="job")
+    unique: bool = option(
+        False,
+        flags=("--unique",),
+        help="Start nothing while a run of this --name has not ended; attach to it.",
+        group="job",
+    )
+    if_running: str = option(
+        "",
+        metavar="attach|fail|new",
+        help="What --unique does then [default: attach].",
+        check=lambda text: text and one_of("if-running", "attach", "fail", "new")(text),
+        group="job",
+    )
     dry_run: bool = option(False, flags=("--dry-run",), help="Print what would be sent; write and send nothing.")
     render_to: str = option(
         "", metavar="DIR", help="Write what would be sent to files in DIR, to send it by hand.", group="files"
@@ -102,11 +115,7 @@ def resolve(backend_name: str | None, values: Mapping[str, Any], settings: confi
     resolved = settings.resolve(config.GlobalOptions, flags=of(config.GlobalOptions, values))
     general = config.build(config.GlobalOptions, resolved)
     options = LaunchOptions(**{key: value for key, value in of(LaunchOptions, values).items() if value is not None})
-    if options.render_to and (options.dry_run or options.detach):
-        raise SpecError(
-            f"--render-to and --{'dry-run' if options.dry_run else 'detach'} exclude each other",
-            hint="it starts nothing",
-        )
+    _check_launch(options)
     checks.check(config.GlobalOptions, resolved)
     warn_of_variables(settings.env)
     where = chosen(backend_name, values, settings)
@@ -137,6 +146,17 @@ def resolve(backend_name: str | None, values: Mapping[str, Any], settings: confi
         lent=lent,
         settings={**where.own, **job},
     )
+
+
+def _check_launch(options: LaunchOptions) -> None:
+    """Check the options of this launch, which no settings file has."""
+    if options.render_to and (options.dry_run or options.detach):
+        raise SpecError(
+            f"--render-to and --{'dry-run' if options.dry_run else 'detach'} exclude each other",
+            hint="it starts nothing",
+        )
+    if options.if_running:
+        one_of("if-running", "attach", "fail", "new")(options.if_running)
 
 
 def _with_keyboard(options: LaunchOptions, job: JobOptions) -> LaunchOptions:

@@ -33,3 +33,21 @@ def test_a_terminal_that_is_closed_while_a_run_starts_loses_none_and_doubles_non
         return max(Counter(of).values())
 
     leaves.is_disconnected_while_it_starts(desk, rack.argv("--nodes", "2", "ticks.py"), agents, times=10)
+
+
+def test_a_removed_run_is_gone_on_its_hosts_too_unless_one_of_them_does_not_answer(rack: Rack) -> None:
+    rack.write("short.py", "print('done')\n")
+    runs = [rack.detached("--nodes", "2", "short.py") for _ in range(2)]
+    assert rack.shell("wait", *runs).exit_code == 0
+
+    assert rack.shell("rm", runs[0]).exit_code == 0
+    assert [path.name for path in rack.remote.glob("runs/*")] == [runs[1]]
+    rack.ssh.hosts[1].cut_off()
+    try:
+        refused = rack.shell("rm", runs[1])
+    finally:
+        rack.ssh.hosts[1].reconnect()
+    assert (refused.exit_code, "n2: " in refused.stderr) == (4, True)
+    assert rack.shell("prune", "--older-than", "0.001s").exit_code == 0
+    assert not list(rack.remote.glob("runs/*"))
+    assert not list(rack.cli.runs.glob("short-*"))

@@ -124,6 +124,21 @@ def wait(here: Path) -> None:
     endless.cancel(force=True)
 
 
+def rm(here: Path) -> None:
+    runs = [ended(here), ended(here)]
+    distlaunch.get(runs[0]).remove()
+    assert result_of(here, "rm", runs[1]) == {"runs": [runs[1]]}
+    assert not distlaunch.runs()
+
+
+def prune(here: Path) -> None:
+    runs = [ended(here), ended(here, "fail")]
+    assert result_of(here, "prune", "--older-than", "0.001s", "--dry-run")["runs"] == sorted(runs)
+    assert [run.id for run in distlaunch.prune(older_than=0.001, keep_failed=True, dry_run=True)] == [runs[0]]
+    assert [run.id for run in distlaunch.prune(older_than=0.001)] == sorted(runs)
+    assert result_of(here, "prune", "--older-than", "0.001s")["runs"] == []
+
+
 def cancel(here: Path) -> None:
     ids = []
     for _ in range(2):
@@ -199,6 +214,8 @@ CALLS: dict[str, Callable[[Path], None]] = {
     "logs": logs,
     "attach": attach,
     "wait": wait,
+    "rm": rm,
+    "prune": prune,
     "cancel": cancel,
     "requeue": requeue,
     "adopt": adopt,

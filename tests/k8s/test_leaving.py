@@ -31,3 +31,15 @@ def test_a_terminal_that_is_closed_while_a_run_starts_loses_none_and_doubles_non
 
     desk = leaves.Desk(pods.cli, pods.env())
     leaves.is_disconnected_while_it_starts(desk, ("k8s", "--nodes", "2", "ticks.py"), jobs, times=10)
+
+
+def test_a_removed_run_leaves_no_object(pods: User) -> None:
+    pods.write("short.py", "print('done')\n")
+    run = pods.detached("--nodes", "2", "short.py")
+    assert pods("wait", run).exit_code == 0
+    path = KINDS["jobs"].format(pods.namespace)
+    assert pods.kube.api.get(path, labelSelector=f"{LABEL}={run}")["items"]
+
+    assert pods("rm", run).exit_code == 0
+    assert not pods.kube.api.get(path, labelSelector=f"{LABEL}={run}")["items"]
+    assert pods("status", run).exit_code == 2

@@ -31,11 +31,19 @@ def main(argv: List[str]) -> None:
     if call == "signal":
         answer(run.send_signal(rest[0], int(rest[1]), int(rest[2]), force="--force" in rest))
         return
+    if call == "remove":
+        from . import removal
+
+        try:
+            answer(removal.remove(rest[0]))
+        except OSError as error:
+            answer({"problem": f"{error.filename}: {error.strerror}"})
+        return
     if call == "attach":
         from ..terminal import attach
 
         attach.main(os.path.join(rest[0], "nodes", rest[1]), int(rest[2]))
-    sys.exit(f"agent.pyz host: no call {call!r}; tail, signal and attach are known")
+    sys.exit(f"agent.pyz host: no call {call!r}; tail, signal, remove and attach are known")
 
 
 def converse(request: Request) -> Optional[Callable[[], None]]:

@@ -20,7 +20,7 @@ from launcher.backends.ansible.options import AnsibleOptions
 from launcher.backends.ansible.plan import AnsiblePlan
 from launcher.backends.ansible.start import forget, recover, start, target
 from launcher.backends.ansible.stream import HostStreams, fetch
-from launcher.errors import BackendUnavailableError, CommandError, RequestError, SpecError
+from launcher.errors import BackendUnavailableError, RequestError, SpecError
 from launcher.runs import directories, records
 from launcher.runs.liveness import Liveness
 from launcher.system import storage
@@ -221,16 +221,16 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
         """SIGTERM to every agent; `force`: agents kill their workers at once, or are killed."""
         self._send(handle, signal.SIGTERM, *(("--force",) if force else ()))
 
+    def remove(self, handle: AnsibleHandle) -> None:
+        """Remove the run's directory on each of its hosts."""
+        ssh.check(ssh.call_all(handle, lambda node: ssh.ask(node, "remove", str(node["directory"]))))
+
     def signal(self, handle: AnsibleHandle, signum: int) -> None:
         """Send the signal to every agent, which forwards it to its workers."""
         self._send(handle, signum)
 
     def _send(self, handle: AnsibleHandle, signum: int, *more: str) -> None:
-        answers = ssh.call_all(handle, lambda node: ssh.call(node, "signal", *target(node), str(int(signum)), *more))
-        failed = [error.message for error in answers if isinstance(error, CommandError)]
-        if failed:
-            hint = "\n        ".join(ssh.hints(failed)) or None
-            raise CommandError("; ".join(failed), hint=hint, in_part=len(failed) < len(answers))
+        ssh.check(ssh.call_all(handle, lambda node: ssh.call(node, "signal", *target(node), str(int(signum)), *more)))
 
 
 def _on_record(handle: AnsibleHandle, record: Record) -> AnsibleHandle:

@@ -165,6 +165,22 @@ def call_all(handle: AnsibleHandle, work: Callable[[Node], Any]) -> list[Any]:
     return [call.answer() for call in calls]
 
 
+def ask(node: Node, *words: str) -> dict[str, Any]:
+    """The answer to a call; `CommandError` with the host's own words if it could not do that."""
+    answer = call(node, *words)
+    if "problem" in answer:
+        raise CommandError(f"{node['host']}: {answer['problem']}")
+    return answer
+
+
+def check(answers: Sequence[Any]) -> None:
+    """Raise one `CommandError` for all calls of `call_all` that have failed."""
+    failed = [error.message for error in answers if isinstance(error, CommandError)]
+    if failed:
+        hint = "\n        ".join(hints(failed)) or None
+        raise CommandError("; ".join(failed), hint=hint, in_part=len(failed) < len(answers))
+
+
 def last_line(said: str) -> str:
     """The line of ssh's stderr that gives the reason."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]

@@ -270,6 +270,10 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
 
         watch.of(handle).release()
 
+    def remove(self, handle: KubernetesHandle) -> None:
+        """Delete the owner of all objects, and with it the rest."""
+        self.undo(handle)
+
     def signal(self, handle: KubernetesHandle, signum: int) -> None:
         """Run a program in each pod that signals the agent: Kubernetes has no other way."""
         from launcher.backends.kubernetes import watch

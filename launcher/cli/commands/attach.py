@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import Annotated, Optional
 
-from launcher import output
 from launcher.cli import following
 from launcher.cli.parameters import OnOption, OutputOption, RunArgument, flag
-from launcher.console import summary
 from launcher.service import attaching, finding, observe
-
-if TYPE_CHECKING:
-    from launcher.results.run import RunState
-    from launcher.runs.records import Run
-    from launcher.service.leaving import Leaving
 
 
 def attach(  # noqa: PLR0917 - one per option
@@ -36,13 +29,5 @@ def attach(  # noqa: PLR0917 - one per option
     directory = observe.directory(fmt, lines=True)
     asked = attaching.options(log_ranks, on_hangup, tail)
     found = attaching.submitted(finding.find(directory, run, on))
-    output.note(summary.heading(found))
-    if (state := attaching.end(found)) is not None:
-        return following.close(found, state, state["duration_s"] or 0.0)
-    backend = observe.backend_of(found)
-    with following.interrupts(asked.on_hangup, backend) as interrupts:
-
-        def follow(leaving: Leaving) -> tuple[Run, RunState]:
-            return attaching.follow(found, backend, asked, leaving)
-
-        return following.to_end(found, backend, interrupts, follow, since=found.created)
+    with following.interrupts(asked.on_hangup, observe.backend_of(found)) as interrupts:
+        return following.attach(found, asked, interrupts)

@@ -1,0 +1,27 @@
+"""Removes what a run has left on a host: its directory, with the streams, the working directory and the key."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any, Dict
+
+from . import preflight
+from .run import identity_of
+
+
+def remove(directory: str) -> Dict[str, Any]:
+    """Remove the run's directory, unless one of its agents runs on this host; a directory that is gone is no error."""
+    import shutil
+
+    nodes = os.path.join(directory, "nodes")
+    for rank in os.listdir(nodes) if os.path.isdir(nodes) else ():
+        identity = identity_of(directory, int(rank))
+        if identity is not None and preflight.alive(identity):
+            return {"problem": f"its agent runs: process {identity['pid']}"}
+    # Renamed first: on a disk that hosts share, each of them removes it, and none finds it half removed.
+    gone = f"{directory}.{os.getpid()}.removed"
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(directory, gone)
+        shutil.rmtree(gone)
+    return {}

@@ -1,0 +1,79 @@
+"""Remove runs that have ended: from their cluster, then from here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from launcher.errors import LaunchError, RequestError
+from launcher.runs import directories, lock
+from launcher.service import observe
+from launcher.system import storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from launcher.results.run import RunState
+    from launcher.runs.records import Run
+
+
+def check(run: Run, *, force: bool = False) -> None:
+    """Raise `RequestError` unless the run has ended; with `force`, also accept one whose state cannot be known."""
+    if run.whole_path != run.path:
+        raise RequestError(f"{run.id} is a task of a job array", hint=f"distlaunch rm {run.id.partition('/')[0]}")
+    if not run.damaged:
+        state = observe.state_of(run)
+        if state["exit_code"] is None and not (force and state["state"] == "unknown"):
+            raise RequestError(f"{run.id} has not ended: {state['state']}", hint=f"distlaunch cancel {run.id}")
+    elif not force:
+        raise RequestError(f"{run.id} cannot be read as a run: {run.damaged}", hint=f"distlaunch rm --force {run.id}")
+
+
+def remove(run: Run, *, force: bool = False) -> None:
+    """Remove the run, which `check` has accepted, from its cluster and hosts, and its directory.
+
+    `force`: remove its directory even if the cluster or a host cannot be reached.
+    """
+    with lock.hold(run.path, "rm"):
+        if run.handle is not None and not run.damaged:
+            try:
+                observe.backend_of(run).remove(run.handle)
+            except LaunchError:
+                if not force:
+                    raise
+        # Renamed first, so that it is never found half removed.
+        gone = run.path.with_name(f".removed.{run.id}.{os.getpid()}")
+        with storage.storage_errors(run.path):
+            run.path.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+    if gone.exists():
+        with storage.storage_errors(gone):
+            shutil.rmtree(gone)
+
+
+class Pruned(NamedTuple):
+    """A run that is old enough to be removed."""
+
+    run: Run
+    state: RunState
+    ended: float
+    """Unix seconds."""
+
+
+def prunable(directory: Path, older_than_s: float, *, keep_failed: bool) -> Iterator[Pruned]:
+    """The runs whose end was recorded that long ago; with `keep_failed`, only those that succeeded."""
+    now = time.time()
+    for name in directories.ids(directory):
+        run = directories.read(directory, name)
+        if run.damaged or run.result is None:
+            continue
+        state = observe.state_of(run)
+        ended = run.created
+        with suppress(OSError):
+            ended = (run.path / "result.json").stat().st_mtime
+        if now - ended > older_than_s and state["exit_code"] is not None and not (keep_failed and state["exit_code"]):
+            yield Pruned(run, state, ended)

@@ -1,0 +1,100 @@
+"""`--unique`: a command that cron or CI runs any number of times starts one run of its name at a time."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from launcher.runs import records
+from tests.runs.test_runs import make
+
+if TYPE_CHECKING:
+    from tests.command import Cli
+
+WAITS = """
+import os, time
+print("here", flush=True)
+while not os.path.exists("over"):
+    time.sleep(0.05)
+raise SystemExit(3)
+"""
+
+
+def test_several_launches_at_the_same_moment_start_one_run_and_the_others_attach(distlaunch: Cli) -> None:
+    distlaunch.write("waits.py", WAITS)
+
+    def launch(_: int) -> str:
+        return distlaunch("local", "-d", "--unique", "--name", "nightly", "waits.py").stdout.strip()
+
+    with ThreadPoolExecutor(4) as pool:
+        (run,) = set(pool.map(launch, range(4)))
+    assert [path.name for path in distlaunch.runs.glob("nightly-*")] == [run]
+
+    refused = distlaunch("local", "--if-running", "fail", "--name", "nightly", "waits.py")
+    assert (refused.exit_code, f"{run} has not ended" in refused.stderr) == (2, True)
+    more = distlaunch("local", "-d", "--unique", "--if-running", "new", "--name", "nightly", "waits.py").stdout.strip()
+    other = distlaunch("local", "-d", "--unique", "--name", "other", "waits.py").stdout.strip()
+    assert len({run, more, other}) == 3
+
+    with distlaunch.start("local", "--unique", "--name", "other", "waits.py") as process:
+        distlaunch.write("over", "")
+        stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout) == (1, b"here\n")
+    assert f"{other} has not ended, so no other run of this name is started" in stderr.decode()
+    assert distlaunch("wait", run, more).exit_code == 1
+    assert distlaunch("local", "-d", "--unique", "--name", "nightly", "waits.py").stdout.strip() not in (run, more, "")
+
+
+def test_a_run_of_which_nobody_knows_whether_it_runs_is_named(distlaunch: Cli) -> None:
+    distlaunch.write("waits.py", WAITS)
+    run = make(distlaunch.runs, "nightly-20250101-101010-abcd", created=1.0, result=None)
+
+    refused = distlaunch("local", "-d", "--unique", "--name", "nightly", "waits.py")
+    assert (refused.exit_code, f"{run.id} may still run" in refused.stderr) == (2, True)
+    assert distlaunch("rm", "--force", run.id).exit_code == 0
+    assert distlaunch("local", "-d", "--unique", "--name", "nightly", "waits.py").exit_code == 0
+    distlaunch.write("over", "")
+
+
+def test_only_ended_runs_are_removed_and_all_are_checked_first(distlaunch: Cli) -> None:
+    distlaunch.write("waits.py", WAITS)
+    ended = make(distlaunch.runs, "old-20250101-101010-abcd")
+    damaged = distlaunch.runs / "bad-20250101-101010-abcd"
+    damaged.mkdir()
+    run = distlaunch("local", "-d", "waits.py").stdout.strip()
+
+    for word in (run, damaged.name, "nope"):
+        refused = distlaunch("rm", ended.id, word)
+        assert (refused.exit_code, ended.path.exists()) == (2, True), refused.stderr
+        assert word in refused.stderr
+    distlaunch.write("over", "")
+    distlaunch("wait", run)
+    assert distlaunch("rm", ended.id, run, "--output", "json").json["result"] == {"runs": [ended.id, run]}
+    assert distlaunch("rm", "--force", damaged.name).exit_code == 0
+    assert [path for path in distlaunch.runs.iterdir() if path.name != ".names"] == []
+
+
+def test_old_runs_are_pruned_but_not_those_that_failed_or_run(distlaunch: Cli) -> None:
+    import os
+
+    names = {"success": "good", "failed": "bad", None: "unfinished"}
+    runs = {
+        name: make(distlaunch.runs, f"{name}-20250101-101010-abcd", created=1.0, result=state)
+        for state, name in names.items()
+    }
+    records.finish(runs["good"], {})
+    young = make(distlaunch.runs, "young-20250101-101010-abcd")
+    for name in ("good", "bad"):
+        path = runs[name].path / "result.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "exit_code": int(name == "bad")}))
+        os.utime(path, (1e9, 1e9))
+
+    shown = distlaunch("prune", "--keep-failed", "--dry-run", "--output", "json").json["result"]
+    assert shown == {"runs": [runs["good"].id], "kept": [], "removed": False}
+    assert distlaunch("prune", "--keep-failed").exit_code == 0
+    assert not runs["good"].path.exists()
+    assert runs["bad"].path.exists()
+    assert distlaunch("prune", "--older-than", "1d", "--output", "json").json["result"]["runs"] == [runs["bad"].id]
+    assert {run.path.exists() for run in (young, runs["unfinished"])} == {True}
+    assert distlaunch("prune", "--older-than", "30").exit_code == 2
