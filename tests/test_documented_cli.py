@@ -86,8 +86,8 @@ def test_the_fields_of_a_result_are_those_of_the_program() -> None:
     assert set(outcome) | set(node) <= set(named)
     assert {"run", "path", "backend", "cluster", "command", "cwd", "created"} <= set(named)
     listed = {word.split()[0] for row in rows for word in quoted(row)}
-    assert set(command_names()) - listed == {"run", "logs", "torchrun"}, (
-        "`run` is a launch, `logs` and `torchrun` print lines"
+    assert set(command_names()) - listed == {"run", "logs", "shell", "torchrun"}, (
+        "`run` is a launch, `logs` and `torchrun` print lines, `shell` too"
     )
 
 

@@ -82,6 +82,10 @@ def _is_a_part(argv: List[str]) -> bool:
         from .terminal import attach
 
         attach.main(rest[0], int(rest[1]))
+    elif kind == "--shell":
+        from .terminal import shell
+
+        shell.main(rest[0])
     elif kind == "host":
         from .ssh import calls
 

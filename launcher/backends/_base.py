@@ -208,8 +208,10 @@ class Backend(ABC, Generic[P, H, Opts]):
     def open_stream(self, handle: H, offsets: Mapping[int, int] | None = None) -> Stream:
         """The agent streams from their start, or from a byte offset for each node whose stream was read that far."""
 
-    def open_terminal(self, handle: H, node: int, rank: int) -> Bridge:
+    def open_terminal(self, handle: H, node: int, rank: int | None) -> Bridge:
         """A connection to the agent's socket for the terminal of that rank's worker, which runs on that node.
+
+        Without a rank: to a new shell beside the workers.
 
         Waits for it up to a limit, then raises `LaunchError`; a later error ends the stream, and `end` has the reason.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from launcher import output
@@ -50,14 +50,11 @@ def to_end(
 ) -> int:
     """Call `follow`, and print how the run ended or that it continues. Returns the exit code. `since`: Unix seconds."""
     json_lines.begin(run)
-    with ExitStack() as stack:
-        typed = stack.enter_context(keys.Keys()) if keys.available() and not backend.is_here else None
-        if typed:
-            output.note("d detaches, Ctrl-C asks")
-        try:
-            run, state = follow(Leaving(interrupts, typed))
-        except Detached:
-            return detached(run)
+    typed = keys.Keys() if keys.available() and not backend.is_here else None
+    try:
+        run, state = follow(Leaving(interrupts, typed))
+    except Detached:
+        return detached(run)
     return close(run, state, time.time() - since)
 
 

@@ -12,9 +12,7 @@ from launcher import output
 from launcher.console.terminal_modes import Modes
 
 if TYPE_CHECKING:
-    from types import FrameType, TracebackType
-
-    from typing_extensions import Self
+    from types import FrameType
 
 _WANTED = {"isig": True, "opost": True, "ixon": True}
 _KEYS_BYTES = 64
@@ -26,7 +24,7 @@ def available() -> bool:
 
 
 class Keys:
-    """Keys as they are typed, without echo, while entered and in the foreground. Ctrl-C and Ctrl-Z stay signals."""
+    """Keys as they are typed, without echo, while open and in the foreground. Ctrl-C and Ctrl-Z stay signals."""
 
     def __init__(self) -> None:
         self._modes = Modes(interactive=False)
@@ -34,18 +32,14 @@ class Keys:
         self.ours = False
         """Whether the keys that are typed now come to us."""
 
-    def __enter__(self) -> Self:
+    def open(self) -> bool:
+        """Begin to read keys, until `close`. Returns whether those that are typed now come to us."""
         before = signal.getsignal(signal.SIGTSTP)
         if before != signal.SIG_IGN:
             self._before = before
             signal.signal(signal.SIGTSTP, self._stop)
         self.read()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        return self.ours
 
     def read(self) -> str:
         """The keys typed since the last call; in the background, none."""
@@ -61,7 +55,7 @@ class Keys:
     def close(self) -> None:
         """Leave the terminal as it was found."""
         self.ours = False
-        self._modes.restore(for_good=True)
+        self._modes.restore()
         if self._before is not None:
             signal.signal(signal.SIGTSTP, self._before)
             self._before = None

@@ -44,6 +44,7 @@ COMMANDS: dict[str, tuple[type, ...]] = {
     "logs": (),
     "attach": (run.Followed, run.Started),
     "wait": (run.Waited,),
+    "shell": (),
     "rm": (run.Removed,),
     "prune": (run.Pruned,),
     "cancel": (run.Cancelled,),

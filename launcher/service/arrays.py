@@ -24,6 +24,11 @@ _LOOK_S = 0.1
 
 def follow(run: Run, leaving: Leaving) -> RunState:
     """Report the end of each task. Ctrl-C cancels all tasks. Returns the final state; `Detached` if the user leaves."""
+    with leaving:
+        return _follow(run, leaving)
+
+
+def _follow(run: Run, leaving: Leaving) -> RunState:
     told: set[str] = set()
     obeyed, pause, next_look = 0, _POLL_S[0], 0.0
     interrupts = leaving.interrupts

@@ -74,8 +74,8 @@ class Follower:
             run, self._report, self._nodes, self._errands, interrupts=leaving.interrupts, workers=self._workers
         )
 
-    def catch_up(self, known: Mapping[int, Iterable[Record]]) -> None:
-        """Take what nodes had reported before into account, and show the lines that are part of it."""
+    def _catch_up(self, known: Mapping[int, Iterable[Record]]) -> None:
+        """Take what nodes have reported before into account, and show the lines that are part of it."""
         for node, records_ in known.items():
             for record in records_:
                 if isinstance(record, Output):
@@ -85,12 +85,16 @@ class Follower:
                         self._take(node, record)
         self._workers.flush(time.monotonic())
 
-    def follow(self, offsets: Mapping[int, int] | None = None) -> Outcome:
+    def follow(
+        self, offsets: Mapping[int, int] | None = None, known: Mapping[int, Iterable[Record]] | None = None
+    ) -> Outcome:
         """Follow the run, and record its final outcome in its directory. If it does not end, the state is `unknown`.
 
-        `offsets`: by node, how many bytes of its stream were already shown. Raises `Detached` if the user leaves.
+        `offsets`: by node, how many bytes of its stream were already shown; `known`: what is known of these. Raises
+        `Detached` if the user leaves.
         """
-        with self._terminal or nullcontext():
+        with self._terminal or nullcontext(), self._leaving:
+            self._catch_up(known or {})
             outcome = self._follow(self._backend.open_stream(self._handle, offsets))
         if not outcome.final:
             return replace(outcome, state="unknown", detail="it did not end in time")

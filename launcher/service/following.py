@@ -34,12 +34,8 @@ def follow(
     `tail`: begin with this many of the last lines that each node has sent so far; None: show everything.
     `restarted` is called with each restarted run. Raises `Detached` if the user leaves.
     """
-    follower = Follower(run, backend, view, leaving)
-    offsets: dict[int, int] = {}
-    if tail is not None:
-        offsets, known = resume.known(run, view.ranks, tail)
-        follower.catch_up(known)
-    outcome = follower.follow(offsets)
+    offsets, known = ({}, {}) if tail is None else resume.known(run, view.ranks, tail)
+    outcome = Follower(run, backend, view, leaving).follow(offsets, known)
     while run.handle and not leaving.interrupts.stops and backend.goes_on(run.handle, outcome):
         output.warn(str((outcome.cause or {}).get("message")) + "; starting again without it")
         # This terminal has shown the streams up to here; `logs` shows everything.

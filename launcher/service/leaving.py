@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING
 from launcher import output
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
     from launcher.console.keys import Keys
     from launcher.service.interrupts import Interrupts, Unattended
 
@@ -22,14 +26,28 @@ class Detached(Exception):  # noqa: N818 - not an error
 
 
 class Leaving:
-    """Notices that the user leaves."""
+    """Notices that the user leaves, while entered."""
 
     def __init__(self, interrupts: Interrupts | Unattended, keys: Keys | None = None) -> None:
         """`keys`: those of our terminal, if no worker has them; then Ctrl-C asks."""
         self.interrupts = interrupts
         self._keys = keys
-        self._told = False
-        self.interrupts.may_ask = keys is not None and keys.ours
+        self._told = self._explained = False
+
+    def __enter__(self) -> Self:
+        if self._keys is not None:
+            self.interrupts.may_ask = self._keys.open()
+            if not self._explained:
+                self._explained = True
+                output.note("d detaches, Ctrl-C asks")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.interrupts.may_ask = False
+        if self._keys is not None:
+            self._keys.close()
 
     def give_keys_away(self) -> None:
         """Leave the keyboard to a worker: Ctrl-C cancels from now on."""

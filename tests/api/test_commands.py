@@ -124,6 +124,12 @@ def wait(here: Path) -> None:
     endless.cancel(force=True)
 
 
+def shell(here: Path) -> None:
+    """A person's, at a terminal: tests/terminal/leaves.py opens some. Programs have `call`."""
+    done = Cli(here)("shell", ended(here), "--output", "json")
+    assert (done.exit_code, done.json["error"]["code"]) == (2, "bad_request")
+
+
 def rm(here: Path) -> None:
     runs = [ended(here), ended(here)]
     distlaunch.get(runs[0]).remove()
@@ -214,6 +220,7 @@ CALLS: dict[str, Callable[[Path], None]] = {
     "logs": logs,
     "attach": attach,
     "wait": wait,
+    "shell": shell,
     "rm": rm,
     "prune": prune,
     "cancel": cancel,

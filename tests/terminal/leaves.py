@@ -62,6 +62,16 @@ def leaves_and_comes_back(desk: Desk, *launch: str) -> None:
         assert screen.end() == GOES_ON
     assert desk.run("status", "last")[1].splitlines()[1].startswith("state    running")
 
+    with desk.type("shell", "--node", "1", "last") as screen:
+        screen.until("exit or Ctrl-D leaves it")
+        screen.type("echo in-$DISTLAUNCH_RUN_ID, $(stty size); sleep 100\n")
+        screen.until("in-ticks-2")
+        screen.until(", 31 71")
+        screen.type("\x03")  # ends only sleep
+        screen.type("test -e ticks.py && echo out-$((40 + 2)) && exit\n")
+        screen.until("out-42")
+        assert screen.end() == 0
+
     with desk.type("attach", "last") as screen:
         screen.until("tick ")
         screen.type("\x03")
@@ -88,7 +98,7 @@ def leaves_and_comes_back(desk: Desk, *launch: str) -> None:
             screen.until("failed after")
             assert screen.end() == 1
     assert desk.run("wait", "last") == (1, f"{desk.run('ls')[1].splitlines()[-1].split()[0]}: failed")
-    assert desk.run("attach", "last")[0] == 1
+    assert [desk.run(*words, "last")[0] for words in (("attach",), ("shell",))] == [1, 2]
     assert [desk.run(*words, "last")[0] for words in (("logs", "-f"), ("logs", "-f", "--exit-code"), ("status",))] == [
         0,
         1,

@@ -43,7 +43,11 @@ def main(argv: List[str]) -> None:
         from ..terminal import attach
 
         attach.main(os.path.join(rest[0], "nodes", rest[1]), int(rest[2]))
-    sys.exit(f"agent.pyz host: no call {call!r}; tail, signal, remove and attach are known")
+    if call == "shell":
+        from ..terminal import shell
+
+        shell.main(os.path.join(rest[0], "nodes", rest[1]))
+    sys.exit(f"agent.pyz host: no call {call!r}; tail, signal, remove, attach and shell are known")
 
 
 def converse(request: Request) -> Optional[Callable[[], None]]:

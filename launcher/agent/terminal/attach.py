@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import tty
-from typing import NoReturn
+from typing import Any, Dict, NoReturn
 
 from ..system import files, processes
 
@@ -28,24 +28,40 @@ def main(directory: str, rank: int) -> NoReturn:
         sock = connect(directory, rank)
     except NOT_THERE as error:
         sys.exit(f"rank {rank} has no terminal here: {error}")
+    prepare()
+    relay(sock)
+    os._exit(0)
+
+
+def prepare() -> None:
+    """Prepare this process to relay bytes on stdin and stdout."""
     for number in processes.PASSED_ON:  # a scheduler signals all processes of a job, but means the workers
         signal.signal(number, signal.SIG_IGN)
     for fd in (0, 1):
         if os.isatty(fd):  # Slurm's, so that it forwards output at once
             tty.setraw(fd)
+
+
+def relay(sock: socket.socket) -> None:
+    """Relay bytes between the socket and stdin and stdout until the socket closes. Exits when stdin closes."""
     _write(CONNECTED)
     threading.Thread(target=_send, args=(sock,), daemon=True, name="keys").start()
     with contextlib.suppress(OSError):  # the reader has closed
         while data := sock.recv(_BLOCK_BYTES):
             _write(data)
-    os._exit(0)
+
+
+def agent_of(directory: str) -> Dict[str, Any]:
+    """What the agent that runs in that directory has recorded about itself."""
+    about: Dict[str, Any] = json.loads(files.read_word(os.path.join(directory, "agent.json")))
+    if processes.start_ticks(about["pid"]) != about["start_ticks"]:
+        raise ValueError(f"the agent of {directory} is not running")
+    return about
 
 
 def connect(directory: str, rank: int) -> socket.socket:
     """Connect to the agent that runs in that directory."""
-    about = json.loads(files.read_word(os.path.join(directory, "agent.json")))
-    if processes.start_ticks(about["pid"]) != about["start_ticks"]:
-        raise ValueError(f"the agent of {directory} is not running")
+    about = agent_of(directory)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     scratch = os.open(about["scratch"], os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -213,7 +213,7 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
         self._streams = HostStreams(handle, offsets or {})
         return self._streams
 
-    def open_terminal(self, handle: AnsibleHandle, node: int, rank: int) -> Bridge:
+    def open_terminal(self, handle: AnsibleHandle, node: int, rank: int | None) -> Bridge:
         """A second connection, besides the one that follows the node."""
         return ssh.terminal(next(found for found in handle["nodes"] if found["rank"] == node), rank)
 

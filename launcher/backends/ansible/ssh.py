@@ -133,9 +133,11 @@ def call(node: Node, *words: str) -> dict[str, Any]:
         raise CommandError(f"{node['host']}: its answer is not an agent's: {answer[:40]!r}") from None
 
 
-def terminal(node: Node, rank: int) -> pipes.ProgramBridge:
-    """A separate connection to the terminal of that rank's worker."""
-    bridge = pipes.ProgramBridge(argv(node, "attach", str(node["directory"]), str(node["rank"]), str(rank)))
+def terminal(node: Node, rank: int | None) -> pipes.ProgramBridge:
+    """A separate connection to the terminal of that rank's worker; without a rank, to a new shell."""
+    words = ("shell",) if rank is None else ("attach",)
+    of = (str(node["directory"]), str(node["rank"]), *(() if rank is None else (str(rank),)))
+    bridge = pipes.ProgramBridge(argv(node, *words, *of))
     try:
         bridge.wait_for(attach.CONNECTED, _CALL_S)
     except CommandError as error:

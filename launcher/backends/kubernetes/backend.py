@@ -250,7 +250,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
 
         return watch.of(handle).open_stream(offsets or {})
 
-    def open_terminal(self, handle: KubernetesHandle, node: int, rank: int) -> Bridge:
+    def open_terminal(self, handle: KubernetesHandle, node: int, rank: int | None) -> Bridge:
         """Connect through an exec in the node's pod."""
         from launcher.backends.kubernetes import watch
 

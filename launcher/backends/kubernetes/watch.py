@@ -265,13 +265,15 @@ class RunWatch:
         except (api.ApiError, api.UnreachableError) as error:
             raise api.explained(error, self.cluster, "to signal the workers") from error
 
-    def open_terminal(self, node: int, rank: int) -> Bridge:
+    def open_terminal(self, node: int, rank: int | None) -> Bridge:
         """Connect through a program that runs beside the agent, in its container."""
         try:
             known = self._pods()[node]
             if not known or known[-1].ended:
                 raise CommandError(f"node {node} has no pod that runs")
-            command = [self._python, f"{INPUT}/agent.pyz", "--attach", f"{DIRECTORY}/nodes/{node}", str(rank)]
+            own = f"{DIRECTORY}/nodes/{node}"
+            words = ["--shell", own] if rank is None else ["--attach", own, str(rank)]
+            command = [self._python, f"{INPUT}/agent.pyz", *words]
             found = bridge(self.cluster, known[-1].name, self._container, command)
         except (api.ApiError, api.UnreachableError) as error:
             raise api.explained(error, self.cluster, "to reach a worker's terminal") from error

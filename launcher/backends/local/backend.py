@@ -171,10 +171,15 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
         """The stream files that the agents write."""
         return FileStream(Path(handle["run_dir"]), len(handle["agents"]), offsets or {})
 
-    def open_terminal(self, handle: LocalHandle, node: int, rank: int) -> Bridge:
-        """Connect directly to the agent's socket."""
-        from launcher.system.pipes import Bridge
+    def open_terminal(self, handle: LocalHandle, node: int, rank: int | None) -> Bridge:
+        """Connect directly to the agent's socket; a shell is a program."""
+        from launcher.system.pipes import Bridge, ProgramBridge
 
+        if rank is None:
+            directory = f"{handle['run_dir']}/nodes/{node}"
+            shell = ProgramBridge((handle["python"], f"{handle['run_dir']}/agent.pyz", "--shell", directory))
+            shell.wait_for(attach.CONNECTED, _FAREWELL_S)
+            return shell
         try:
             return Bridge(attach.connect(f"{handle['run_dir']}/nodes/{node}", rank))
         except attach.NOT_THERE as error:

@@ -143,8 +143,13 @@ def kill_all(job_id: str) -> None:
             _signal(step, signal.SIGKILL)
 
 
-def terminal(handle: SlurmHandle, directory: Path, node: int, rank: int, *, python: str = "") -> pipes.ProgramBridge:
-    """Connect through a separate step on that node; `python` replaces an agent's interpreter that is in a container."""
+def terminal(
+    handle: SlurmHandle, directory: Path, node: int, rank: int | None, *, python: str = ""
+) -> pipes.ProgramBridge:
+    """Connect through a separate step on that node; without a rank, to a new shell.
+
+    `python` replaces an agent's interpreter that is in a container.
+    """
     about = storage.read_json(directory / "nodes" / str(node) / "agent.json") or {}
     where = (
         f"--jobid={job_of(handle)}",
@@ -155,7 +160,8 @@ def terminal(handle: SlurmHandle, directory: Path, node: int, rank: int, *, pyth
     )
     how = ("--overlap", "--unbuffered", "--mpi=none", "--quiet", "--chdir=/", "--job-name=distlaunch-terminal")
     agent = (python or str(about.get("python")), str(Path(handle["run_dir"], "agent.pyz")))
-    words = ("--attach", str(directory / "nodes" / str(node)), str(rank))
+    own = str(directory / "nodes" / str(node))
+    words = ("--shell", own) if rank is None else ("--attach", own, str(rank))
     bridge = pipes.ProgramBridge(("srun", *how, *where, *agent, *words), env=_of_no_job(os.environ))
     bridge.wait_for(attach.CONNECTED, _REACHED_S)
     return bridge

@@ -224,7 +224,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         """The files that the agents write; reading them puts no load on the controller."""
         return FileStream(_directory(handle), handle["nodes"], offsets or {}, job_output=True)
 
-    def open_terminal(self, handle: SlurmHandle, node: int, rank: int) -> ProgramBridge:
+    def open_terminal(self, handle: SlurmHandle, node: int, rank: int | None) -> ProgramBridge:
         """Connect through srun on that node, inside the job."""
         python = "python3" if self.opts.container_image else ""
         return allocation.terminal(handle, _directory(handle), node, rank, python=python)
