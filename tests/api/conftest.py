@@ -12,7 +12,12 @@ if TYPE_CHECKING:
 SCRIPT = """\
 import os, sys, time
 print("rank", os.environ["RANK"], *sys.argv[1:], flush=True)
+printed = "printed-" + os.environ.get("MASTER_PORT", "")
+if os.environ["RANK"] == "0":
+    open(printed, "w").close()
 if "fail" in sys.argv and os.environ["RANK"] == "1":
+    while not os.path.exists(printed):  # rank 0 is ended when this one fails
+        time.sleep(0.01)
     raise ValueError("this is wrong")
 if "wait" in sys.argv:
     import signal
