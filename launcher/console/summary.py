@@ -46,7 +46,7 @@ def plan_table(plan: Plan, meeting: Mapping[str, Any] | None = None, hosts: Sequ
         return hosts[node.node_rank] if node.node_rank < len(hosts) else node.host
 
     rows, first = [], 0
-    for host, grouped in groupby(plan.nodes, key=host_of):
+    for host, grouped in groupby(plan.nodes[: len(hosts) or None], key=host_of):
         nodes = list(grouped)
         for part in [nodes] if len(nodes) > _ROWS_PER_HOST else [[node] for node in nodes]:
             counts = [node.workers for node in part]

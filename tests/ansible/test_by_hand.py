@@ -80,7 +80,7 @@ def runs(run: Path, rank: int) -> bool:
 
 def test_what_is_rendered_runs_by_hand_without_us_and_is_what_a_submission_sends(rack: Rack) -> None:
     rack.write("waits.py", WAITS)
-    asked = ("--nodes", "2", "--secret", "TOKEN", "waits.py")
+    asked = ("--nodes", "2", "--share", "--secret", "TOKEN", "waits.py")  # two of them run at once
     token: dict[str, str | None] = {"TOKEN": "s3cr3t"}
     first = rack.cli.directory / "rendered"
     shown = rack("--dry-run", "--output", "json", *asked, env=token)

@@ -79,10 +79,10 @@ class Forked(NamedTuple):
     """The read end of its stderr."""
 
 
-def fork(variables: Iterable[str], command: Sequence[str]) -> Optional[Forked]:
+def fork(variables: Iterable[str], command: Sequence[str], not_its: Iterable[int] = ()) -> Optional[Forked]:
     """Fork a fork server for workers with this command and these variables; None if a script may notice.
 
-    Raises `Child` in the child.
+    It closes the descriptors `not_its`. Raises `Child` in the child.
     """
     options = getattr(sys, "orig_argv", [])[1:3]  # from Python 3.10 on
     alike = options == _OPTIONS and not any(name.startswith(_READ_AT_START) for name in variables)
@@ -102,6 +102,8 @@ def fork(variables: Iterable[str], command: Sequence[str]) -> Optional[Forked]:
         group_end.close()
         os.close(own_stderr)
         return Forked(Process(pid), channel, group, stderr)
+    for fd in not_its:
+        os.close(fd)
     channel.close()
     group.close()
     os.close(stderr)

@@ -13,7 +13,8 @@ import sys
 from typing import Any, Callable, Dict, List, Optional
 
 from ..forkserver import prefork
-from . import preflight, run, user_files
+from ..lease.lock_files import LeaseError
+from . import leases, preflight, run, user_files
 
 ANSWER = "distlaunch-host-1 "
 Request = Dict[str, Any]
@@ -57,6 +58,9 @@ def converse(request: Request) -> Optional[Callable[[], None]]:
     """
     calls = {
         "preflight": preflight.preflight,
+        "lease": leases.lease,
+        "look": leases.look,
+        "survey": leases.survey,
         "files": user_files.unpack,
         "start": run.start,
         "reach": run.reach,
@@ -72,6 +76,8 @@ def converse(request: Request) -> Optional[Callable[[], None]]:
             answer({"problem": f"{where}{error.strerror or error}"})
         except user_files.HostError as error:
             answer({"problem": str(error)})
+        except LeaseError as error:
+            answer({"problem": str(error), "lease": True})
         except prefork.Child as child:
             task = child.task
             break

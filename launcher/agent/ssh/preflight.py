@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import socket
@@ -145,3 +146,10 @@ def alive(identity: Dict[str, Any]) -> bool:
     if identity.get("boot_id") not in (None, boot_id()):
         return False
     return bool(processes.start_ticks(identity["pid"]) == identity["start_ticks"])
+
+
+def identity_of(directory: str, rank: int) -> Optional[Dict[str, Any]]:
+    """The node's agent as recorded at its start; None if it was not started."""
+    with contextlib.suppress(OSError, ValueError):
+        return dict(json.loads(files.read_word(os.path.join(directory, "nodes", str(rank), "started.json"))))
+    return None

@@ -18,6 +18,8 @@ from ..network import routes
 from ..node.stops import CANCEL
 from ..system import cgroup, files, processes
 from . import preflight
+from .leases import HOLDER
+from .preflight import identity_of
 from .user_files import HostError, working_directory
 
 _FIRST_LINE_S = 60.0
@@ -105,7 +107,7 @@ def _why(own: str, identity: Request) -> str:
 
 def _spawn(request: Request, own: str, cwd: str, spec: str, about: Request) -> Request:
     """Start the agent in its own session, or in a scope of the user's systemd; neither ends with the login."""
-    env = {**os.environ, **request["secrets"]}
+    env = {**os.environ, **HOLDER.environment(), **request["secrets"]}
     env.setdefault("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
     rank = int(request["node_rank"])
     unit = f"distlaunch-{os.path.basename(request['directory'])}-{rank}-{int(time.time())}"
@@ -125,9 +127,11 @@ def _spawn(request: Request, own: str, cwd: str, spec: str, about: Request) -> R
         os.close(reader)
         who = {"pid": pid, "start_ticks": processes.start_ticks(pid), "boot_id": preflight.boot_id()}
         identity = {**who, "stream_from": before, "under": bool(under), **about}
+        HOLDER.hand_over(pid)
         _let_go(go, own, identity)
         status = _first_word(identity, own)
         if os.stat(os.path.join(own, "stream")).st_size > before and identity["start_ticks"] is not None:
+            HOLDER.close()  # the agent has it
             return identity
     if status is None:
         os.kill(pid, signal.SIGKILL)
@@ -185,6 +189,8 @@ def _become_agent(
         os.chdir(cwd)
         arguments = [os.path.abspath(sys.path[0]), "--spec", spec, "--node-rank", str(rank)]
         if under:
+            for lock in HOLDER.descriptors():
+                os.set_inheritable(lock, True)
             os.execvpe(under[0], [*under, sys.executable, *arguments], env)
         from ..job import Job
         from ..node.function_call import as_script
@@ -194,7 +200,7 @@ def _become_agent(
         changed = [name for name, value in env.items() if os.environ.get(name) != value]
         os.environ.update(env)
         sys.argv[:] = arguments
-        forked = prefork.fork([*changed, *job.env], as_script(job, rank).command)
+        forked = prefork.fork([*changed, *job.env], as_script(job, rank).command, HOLDER.descriptors())
         processes.set_title([sys.executable, *arguments])
         run(job, rank, os.dup(1), forked)
     except prefork.Child:
@@ -242,13 +248,6 @@ def send_signal(directory: str, rank: int, number: int, *, force: bool) -> Reque
         processes.kill_tree(identity["pid"], identity["start_ticks"])
         _remove_cgroup(os.path.join(directory, "nodes", str(rank), "agent.json"))
     return {"signalled": True}
-
-
-def identity_of(directory: str, rank: int) -> Optional[Request]:
-    """The node's agent as recorded at its start; None if it was not started."""
-    with contextlib.suppress(OSError, ValueError):
-        return dict(json.loads(files.read_word(os.path.join(directory, "nodes", str(rank), "started.json"))))
-    return None
 
 
 def runs(request: Request) -> Request:

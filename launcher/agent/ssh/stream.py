@@ -19,7 +19,7 @@ from typing import Any, Dict, Optional
 from ..stream.sink import RESERVED_BYTES
 from ..system import files
 from . import preflight
-from .run import identity_of
+from .preflight import identity_of
 
 _BLOCK_BYTES = 256 * 1024
 _POLL_S = 0.1

@@ -135,13 +135,13 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
             run_dir / "ansible/job.json", storage.encode_json({**job, "attempt": attempt, "why_again": "failed"})
         )
         forget(run_dir)
-        here = [_size(run_dir / "nodes" / str(rank) / "stream") for rank in range(len(handle["hosts"]))]
+        here = {path.parent.name: _size(path) for path in (run_dir / "nodes").glob("*/stream")}
         record({"run_dir": str(run_dir), "hosts": handle["hosts"]})
         started = start(run_dir, handle["hosts"], variables["distlaunch_secrets"])
         before = {(node["host"], node["rank"]): node for node in handle["nodes"]}
         for node in started["nodes"]:
             known = before.get((node["host"], node["rank"]))
-            node["stream_from"] = (here[node["rank"]], node["agent"]["stream_from"])
+            node["stream_from"] = (here.get(str(node["rank"]), 0), node["agent"]["stream_from"])
             if known is not None:
                 node["stream_from"] = known.get("stream_from", (0, 0))
         return _on_record(started, record)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launcher.settings.options import not_below, option
+from launcher.settings.options import duration, not_below, option
 from launcher.spec import parse_size
 
 
@@ -28,6 +28,24 @@ class AnsibleOptions:
         metavar="K",
         help="Spare hosts that replace hosts that fail the preflight, or are lost.",
         check=not_below("spares"),
+        group="resources",
+    )
+    wait: bool = option(
+        False, help="Wait for hosts, or their GPUs, that another run has, in order of arrival.", group="resources"
+    )
+    wait_timeout: str = option(
+        "24h",
+        metavar="DURATION",
+        help="Maximum time to wait with --wait.",
+        check=duration("wait-timeout"),
+        group="resources",
+    )
+    share: bool = option(
+        False, help="Use hosts and GPUs even if another run has them, and take no leases.", group="resources"
+    )
+    partial: bool = option(
+        False,
+        help="Use only hosts that no other run has: --nodes of the inventory, or without --nodes all of them.",
         group="resources",
     )
     remote_dir: str = option(

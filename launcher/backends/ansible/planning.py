@@ -16,7 +16,7 @@ from launcher.backends.ansible import inventory, playbook
 from launcher.backends.ansible.plan import AnsiblePlan
 from launcher.errors import SpecError
 from launcher.payload import scripts, snapshot
-from launcher.spec import parse_size
+from launcher.spec import parse_duration, parse_size
 from launcher.system import amounts, trust
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def plan(options: AnsibleOptions, spec: JobSpec, run_dir: Path) -> AnsiblePlan:
     playbook.prepare()
     found = inventory.hosts(sources, options.limit, settings, exclude=options.exclude)
     wanted = _wanted(options, spec, found)
-    chosen = found[: wanted + options.spares]
+    chosen = found if options.partial else found[: wanted + options.spares]
     files, command = _files(options, spec, run_dir.parent)
     workers = None if spec.workers_per_node == "auto" else spec.workers_per_node
     least = wanted if spec.all_nodes else spec.nodes.min
@@ -43,7 +43,8 @@ def plan(options: AnsibleOptions, spec: JobSpec, run_dir: Path) -> AnsiblePlan:
         "distlaunch_run": run_dir.name,
         "distlaunch_hosts": [host.name for host in chosen],
         "distlaunch_nodes": wanted,
-        "distlaunch_least_nodes": least,
+        "distlaunch_least_nodes": 1 if options.partial and spec.all_nodes else least,
+        **lease_mode(options),
         **common(options, spec.cwd),
         **_of_files(files, spec.cwd),
         "distlaunch_secrets": list(spec.secrets),
@@ -79,6 +80,18 @@ def common(options: AnsibleOptions, cwd: str) -> dict[str, Any]:
         "distlaunch_here": cwd,
         "distlaunch_timeout_s": options.host_timeout,
     }
+
+
+def lease_mode(options: AnsibleOptions) -> dict[str, Any]:
+    """Variables about hosts that other runs have. Raises `SpecError` for options that exclude one another."""
+    modes = [name for name in ("wait", "share", "partial") if getattr(options, name)]
+    if len(modes) > 1:
+        raise SpecError(
+            f"--{modes[0]} and --{modes[1]} exclude each other",
+            hint="--wait waits for hosts that are in use, --share uses them, --partial leaves them out",
+        )
+    wait_s = parse_duration(options.wait_timeout, "wait-timeout")
+    return {"distlaunch_lease": modes[0] if modes else "refuse", "distlaunch_wait_s": wait_s if options.wait else 0.0}
 
 
 def _wanted(options: AnsibleOptions, spec: JobSpec, found: Sequence[Host]) -> int:

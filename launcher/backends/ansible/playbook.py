@@ -50,7 +50,8 @@ def directory_texts(
     inventory: Sequence[str], settings: Mapping[str, str], variables: Mapping[str, Any]
 ) -> dict[str, str]:
     """What ansible-runner reads, and all playbooks."""
-    runner = {"job_timeout": _LIMIT_S, "pexpect_timeout": 1, "suppress_ansible_output": True}
+    limit_s = _LIMIT_S + variables.get("distlaunch_wait_s", 0.0)
+    runner = {"job_timeout": limit_s, "pexpect_timeout": 1, "suppress_ansible_output": True}
     found = {
         "env/extravars": json.dumps(variables, indent=2) + "\n",
         "env/envvars": json.dumps(settings, indent=2) + "\n",
@@ -111,7 +112,8 @@ def prepare() -> None:
 class Playbook:
     """One run of a playbook: its hosts' answers and problems, and progress for the user."""
 
-    def __init__(self, directory: Path, name: str) -> None:
+    def __init__(self, directory: Path, name: str, *, shows: bool = True) -> None:
+        """`shows`: whether the user sees its steps."""
         self._directory, self._name = directory, name
         self.answers: Answers = {}
         """Results by phase and host."""
@@ -125,7 +127,7 @@ class Playbook:
         self.failure = ""
         self._report = directory / "report"
         self._read = 0
-        self._progress = Progress()
+        self._progress = Progress(shows=shows)
         self._cancelled = False
 
     def run(self, secrets: Mapping[str, str]) -> None:
@@ -158,7 +160,7 @@ class Playbook:
         self._progress.finish(self.answers)
         if runner.status == "timeout":
             raise CommandError(
-                f"ansible-playbook did not end within {_LIMIT_S:.0f} s", hint=f"see {self._directory}/ansible.log"
+                "ansible-playbook did not end within its time limit", hint=f"see {self._directory}/ansible.log"
             )
         if runner.rc != 0 and not self.problems:
             raise CommandError(
@@ -250,6 +252,8 @@ class Playbook:
         elif step:
             self._progress.enter(step, said["hosts"], self.answers)
         self.problems.update(said.get("problems", {}))
+        if "waits" in said:
+            output.note(said["waits"])
         self.notes += said.get("notes", [])
         self.choice = said.get("choice", self.choice)
         self.meeting = said.get("meeting", self.meeting)

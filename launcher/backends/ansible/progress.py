@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     """By step and host."""
 
 _PATIENCE_S = 6.0
-_QUIET = ("reach",)
+_QUIET = ("reach", "lease", "look")
 """Steps that are not shown when they end."""
 
 
 class Progress:
     """The steps of one run of a playbook."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shows: bool = True) -> None:
+        self._shows = shows
         self.steps: set[str] = set()
         """Steps that have begun."""
 
@@ -60,7 +61,7 @@ class Progress:
 
     def finish(self, answers: Answers) -> None:
         """Report how the current step ended."""
-        if self._step and self._step not in _QUIET:
+        if self._shows and self._step and self._step not in _QUIET:
             of_step = answers.get(self._step, {})
             good = sum(not answer.get("problem") for answer in of_step.values())
             took = time.monotonic() - self._began
@@ -71,7 +72,7 @@ class Progress:
         """Name slow hosts from time to time."""
         now = time.monotonic()
         late = [host for host, since in list(self._waiting.items()) if now - since > _PATIENCE_S]
-        if late and now - self._said > _PATIENCE_S:
+        if late and self._step != "lease" and now - self._said > _PATIENCE_S:
             self._said = now
             more = f" and {len(late) - 5} more" if len(late) > 5 else ""
             output.note(f"{self._step}: waiting for {', '.join(late[:5])}{more}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from launcher import output
 from launcher.backends.ansible import playbook, ssh
 from launcher.errors import BackendUnavailableError, RequestError
+from launcher.system import storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,7 +65,7 @@ def _check(nodes: int, running: playbook.Playbook) -> None:
 
 def recover(run_dir: Path, hosts: Sequence[str]) -> AnsibleHandle | None:
     """What a launcher that died while it ran the playbook may have started; None if no host was asked to start."""
-    running = _playbook(run_dir)
+    running = playbook.Playbook(run_dir / "ansible", "start.yml", shows=False)
     running.follow()
     if not running.told("start"):
         return None
@@ -104,7 +105,9 @@ def _nodes(answers: Mapping[str, Any], running: playbook.Playbook) -> dict[str, 
 def _handle(run_dir: Path, planned: Sequence[str], running: playbook.Playbook) -> AnsibleHandle:
     """Everything that another shell needs to follow the run, given the same keys."""
     nodes = _nodes(running.answers["preflight"], running)
-    hosts = list(planned)
+    job = storage.read_json(run_dir / "ansible/job.json") or {}
+    elastic = job.get("min_nodes") != job.get("max_nodes")
+    hosts = list(planned) if elastic else list(planned)[: len(nodes)]
     for host, node in nodes.items():
         started = running.answers["start"][host]
         node.update({"agent": started["agent"], "work": started["work"]})
@@ -149,6 +152,8 @@ def _hints(kinds: set[str]) -> list[str]:
         "host": "--python PATH, or distlaunch_python of a host, names an interpreter with torch; "
         "-v shows each host's answer",
         "duplicate": "take one of the names out of the inventory",
+        "busy": "--wait waits for it, --partial takes only hosts that are free, --share uses it nonetheless; "
+        "distlaunch hosts shows who has what",
         "disk": "make room there, or choose another directory: --remote-dir",
         "files": "without --in-place the working directory's files are sent",
     }

@@ -26,6 +26,7 @@ import distlaunch_choice
 from distlaunch_archive import Archive
 from distlaunch_asking import Asking
 from distlaunch_inventory import Target, target
+from distlaunch_lease import Leases
 from distlaunch_start import Start
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             if args["do"] in ("runs", "find"):
                 self._runs(found)
             else:
-                choice = self._choose(found)
+                leases = Leases(self._asking, args, self._targets) if args["do"] == "start" else None
+                choice = leases.take(found, self._choose) if leases else self._choose(found)
                 if args["do"] == "start" and choice is not None:
                     Start(self._asking, args, self._targets, found=found, choice=choice, secrets=secrets).run()
         if args["do"] in ("look", "start") and result["problems"] and not _good_enough(result):

@@ -19,12 +19,18 @@ _CLOCK_S = 2.0
 _ROOM_BYTES = 32_000_000
 _MOST = 1 << 63
 _NODES = 100_000
+_GPUS = 1024
 _DEPTH = 20
 """More than any agent's answer has; JSON's parser accepts far deeper nesting than the code here can handle."""
+
+_KINDS = {"refused": "settings", "busy": "busy", "lease": "lease", "unreachable": "unreachable"}
+"""Kinds of problems by the field of an answer that tells them."""
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _DIRECTORY = re.compile(r"/[^\x00-\x1f\x7f]{0,4095}")
 _FILES = ("stream", "stderr", "last_words")
+
+_OF_LEASES = ("lease", "look", "survey")
 
 _SHAPES: dict[str, dict[str, type | tuple[type, ...]]] = {
     "preflight": {
@@ -44,6 +50,9 @@ _SHAPES: dict[str, dict[str, type | tuple[type, ...]]] = {
         "user_processes_end": bool,
         "replaced": (str, type(None)),
     },
+    "lease": {"leased": (dict, type(None)), "held": list, "ahead": list},
+    "look": {"free": bool, "held": list, "ahead": list},
+    "survey": {"held": list, "ahead": list, "load": (int, float), "cpus": int, "gpus": list},
     "start": {"agent": dict, "directory": str, "work": str},
     "reach": {"tried": dict},
     "ended": {"ended": str},
@@ -71,7 +80,19 @@ def _wrong(step: str, answer: Facts, asked: Facts) -> str:
         if not _fits(agent.get("stream_from"), int):
             return "its agent's stream begins nowhere"
         return "" if _fits(agent.get("pid"), int) else f"its agent's pid is {str(agent.get('pid'))[:40]!r}"
-    return next(filter(None, (_wrong_node(node, asked) for node in answer["nodes"])), "") if step == "runs" else ""
+    notes = [*answer["held"], *answer["ahead"]] if step in _OF_LEASES else []
+    nodes = answer["nodes"] if step == "runs" else []
+    wrong = [f"a lease is {str(note)[:40]!r}" for note in notes if not _is_note(note)]
+    return next(filter(None, (*wrong, *(_wrong_node(node, asked) for node in nodes))), "")
+
+
+def _is_note(note: Any) -> bool:
+    """Whether it says who holds or waits for what."""
+    if not isinstance(note, dict):
+        return False
+    numbers = note.get("gpus") or []
+    right = isinstance(numbers, list) and all(_fits(number, int) and 0 <= number < _GPUS for number in numbers)
+    return right and _fits(note.get("used_mib", 0), int)
 
 
 def _wrong_node(node: Any, asked: Facts) -> str:
@@ -176,10 +197,8 @@ def find_problems(found: Mapping[str, Facts], args: Facts) -> tuple[dict[str, Pr
 def _own_problem(facts: Facts, args: Facts) -> Problem | None:
     """What keeps a host by itself from taking part; None if nothing does."""
     message = str(facts.get("problem") or facts.get("msg") or "no answer").strip()
-    if facts.get("refused"):
-        return {"kind": "settings", "message": message}
-    if facts.get("unreachable"):
-        return {"kind": "unreachable", "message": message}
+    if kind := next((kind for name, kind in _KINDS.items() if facts.get(name)), None):
+        return {"kind": kind, "message": message}
     if facts.get("problem") or facts.get("failed") or "machine" not in facts:
         return {"kind": "disk" if "No space left" in message else "host", "message": message}
     if args["torch"] and facts["torch"] is None:

@@ -37,6 +37,8 @@ class Start:
         # Not an Ansible variable, as templates in a script's arguments belong to the script.
         with open(args["job"], encoding="ascii") as file:
             self._job = json.load(file)
+        if args["lease"] == "partial" and self._job["min_nodes"] == self._job["max_nodes"]:
+            self._job["min_nodes"] = self._job["max_nodes"] = len(choice["ranks"])
         beside = os.path.dirname(args["job"])
         self._key, self._function = _key(os.path.join(beside, "key")), _function(os.path.join(beside, "function"))
 
