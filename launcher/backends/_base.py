@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from launcher.agent.job import Job
     from launcher.payload.snapshot import Snapshot
+    from launcher.results.cluster import SurveyedHost
     from launcher.results.run import ClusterRun
     from launcher.runs.handle import Handle
     from launcher.runs.liveness import Liveness
@@ -115,6 +116,9 @@ class Backend(ABC, Generic[P, H, Opts]):
 
     can_list: ClassVar[bool] = False
     """Whether it has `found`."""
+
+    can_survey: ClassVar[bool] = False
+    """Whether it has `hosts`."""
 
     has_terminals: ClassVar[bool] = False
     """Whether it has `open_terminal`."""
@@ -233,6 +237,10 @@ class Backend(ABC, Generic[P, H, Opts]):
 
     def found(self) -> list[ClusterRun]:
         """Runs that the cluster itself knows, no matter who started them."""
+        raise NotImplementedError
+
+    def hosts(self) -> list[SurveyedHost]:
+        """Its hosts, and who has them."""
         raise NotImplementedError
 
     def adopt(self, text: str, runs_root: Path) -> Run:

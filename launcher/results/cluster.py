@@ -101,6 +101,60 @@ class Quarantine(TypedDict):
     """Why, by host."""
 
 
+class SurveyedGpu(TypedDict):
+    """A GPU of a host."""
+
+    gpu: int
+    """Its number there."""
+
+    used_mib: int | None
+    total_mib: int | None
+    """Memory; null if the host cannot tell."""
+
+    busy: bool
+    """Whether so much memory is in use that a process computes on it."""
+
+
+class Lease(TypedDict):
+    """Who holds a host or some of its GPUs, or waits for them."""
+
+    run: str | None
+    user: str | None
+    """Null if unknown."""
+
+    since: float | None
+    """Unix seconds, by the host's clock."""
+
+    gpus: list[int] | None
+    """Null: the whole host."""
+
+
+class SurveyedHost(TypedDict):
+    """A host, and who has it."""
+
+    host: str
+    problem: str | None
+    """Why it cannot be asked; null if it can."""
+
+    load: float | None
+    """The load average of the last minute."""
+
+    cpus: int | None
+    gpus: list[SurveyedGpu]
+    leases: list[Lease]
+    waiting: list[Lease]
+    """In the order in which they get the host."""
+
+    quarantine: str | None
+    """Why doctor has excluded it; null if it has not."""
+
+
+class Survey(TypedDict):
+    """The hosts of a cluster."""
+
+    hosts: list[SurveyedHost]
+
+
 class Setting(TypedDict):
     """One setting."""
 

@@ -50,6 +50,7 @@ COMMANDS: dict[str, tuple[type, ...]] = {
     "cancel": (run.Cancelled,),
     "requeue": (run.Requeued,),
     "adopt": (run.Adopted,),
+    "hosts": (cluster.Survey,),
     "doctor": (cluster.Examined, cluster.Quarantine, cluster.Planned),
     "config": (cluster.Settings,),
 }

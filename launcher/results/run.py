@@ -191,7 +191,12 @@ class Runs(TypedDict):
     runs: list[Listed]
 
 
-class ClusterRun(TypedDict):
+class _MaybeGpus(TypedDict, total=False):
+    gpus: dict[str, list[int]]
+    """The GPUs that it has, by host; only where runs take leases of GPUs."""
+
+
+class ClusterRun(_MaybeGpus):
     """A run as its cluster reports it, of any user."""
 
     run: str

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from launcher import backends
 from launcher.errors import BackendUnavailableError, RequestError
 from launcher.service.request import tell_project
-from launcher.settings import config
+from launcher.settings import config, quarantine
 from launcher.system import names
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.backends._base import AnyBackend
+    from launcher.results.cluster import SurveyedHost
     from launcher.results.run import ClusterRun
     from launcher.runs.records import Run
 
@@ -34,6 +36,19 @@ def found(name: str) -> list[ClusterRun]:
     if not backend.can_list:
         raise BackendUnavailableError(f"{backend.name} cannot list runs", hint="distlaunch ls lists those started here")
     return backend.found()
+
+
+def hosts(name: str) -> list[SurveyedHost]:
+    """The hosts of the cluster or backend of this name, with who has them."""
+    backend = of(name)
+    if not backend.can_survey:
+        able = [each for each in backends.names() if backends.load(each).can_survey]
+        raise BackendUnavailableError(
+            f"{backend.name} cannot list hosts",
+            hint=f"its own tools show them; distlaunch can do it with {', '.join(able)}",
+        )
+    bad = quarantine.hosts(name, os.environ)
+    return [{**host, "quarantine": bad.get(host["host"])} for host in backend.hosts()]
 
 
 def adopting() -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from launcher.backends.ansible import adoption as adopt
-from launcher.backends.ansible import playbook
 from launcher.backends.ansible.inventory import Host
 from launcher.errors import BackendUnavailableError, RunNotFoundError
 
@@ -34,23 +33,17 @@ def node(number: Any = 0, **more: Any) -> dict[str, Any]:
     return {**about, "job": job, **more}
 
 
-@pytest.fixture
-def ask(monkeypatch: pytest.MonkeyPatch) -> Any:
+def ask(**answers: list[Any]) -> Any:
     """What `adopt` concludes from these answers of hosts."""
-
-    def look(**answers: list[Any]) -> Any:
-        found = {
-            "runs": {host: {"nodes": nodes} for host, nodes in answers.items()},
-            "preflight": dict.fromkeys(answers, FACTS),
-        }
-        running = SimpleNamespace(answers=found, problems={}, run=lambda _: None)
-        monkeypatch.setattr(playbook, "Playbook", lambda *_: running)
-        return adopt.look("train", (), [Host(name=name) for name in answers], {}, {})
-
-    return look
+    found = {
+        "runs": {host: {"nodes": nodes} for host, nodes in answers.items()},
+        "preflight": dict.fromkeys(answers, FACTS),
+    }
+    running: Any = SimpleNamespace(answers=found, problems={})
+    return adopt.look("train", [Host(name=name) for name in answers], running)
 
 
-def test_honest_hosts_have_their_nodes(ask: Any, tmp_path: Path) -> None:
+def test_honest_hosts_have_their_nodes(tmp_path: Path) -> None:
     found = ask(n1=[node(0)], n2=[node(1)])
 
     assert (found.run, [one["rank"] for one in found.handle(tmp_path)["nodes"]]) == (RUN, [0, 1])
@@ -88,7 +81,7 @@ def test_honest_hosts_have_their_nodes(ask: Any, tmp_path: Path) -> None:
     ],
 )
 def test_a_host_with_an_impossible_answer_is_left_out_with_a_warning(
-    ask: Any, lie: Any, capfd: pytest.CaptureFixture[str]
+    lie: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(BackendUnavailableError, match=f"{RUN}: no host has its node 1"):
         ask(n1=[node(0)], n2=[lie])
@@ -96,11 +89,11 @@ def test_a_host_with_an_impossible_answer_is_left_out_with_a_warning(
     assert "n2: its report about a run is ignored: " in capfd.readouterr().err
 
 
-def test_two_hosts_with_one_node_are_named(ask: Any) -> None:
+def test_two_hosts_with_one_node_are_named() -> None:
     with pytest.raises(BackendUnavailableError, match="n2 and n3 both say that they have its node 1"):
         ask(n1=[node(0)], n2=[node(1)], n3=[node(1)])
 
 
-def test_a_run_that_no_host_knows_is_an_error(ask: Any) -> None:
+def test_a_run_that_no_host_knows_is_an_error() -> None:
     with pytest.raises(RunNotFoundError, match="no run 'train' on n1"):
         ask(n1=[])

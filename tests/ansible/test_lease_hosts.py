@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,6 +91,7 @@ def test_two_runs_share_hosts_by_gpu_and_a_third_is_told_waits_or_takes_what_is_
     )
     hasty = rack("--nodes", "2", "--nproc-per-node", "1", "holds.py")
     assert re.search(r"root's run queued-\S+ waits for it since \d\d:\d\d", hasty.stderr), hasty.stderr
+    _check_lists(rack, one)
     for host in rack.ssh.hosts[:2]:  # agents of the first run, with what else they have started
         for process in rack.left(host):
             if f"runs/{one}/" in process.command() and "--spec" in process.command():
@@ -100,6 +102,35 @@ def test_two_runs_share_hosts_by_gpu_and_a_third_is_told_waits_or_takes_what_is_
     assert first.end() == 1, first
     gates[1].open()
     assert second.end() == 0, second
+
+
+def _check_lists(rack: Rack, one: str) -> None:
+    """What `hosts` and `ls` report while two runs hold GPUs of n1, and a third waits."""
+    inventory = rack.inventory(
+        "".join(f"{host.name} ansible_host={host.address}\n" for host in rack.ssh.hosts)
+        + f"dead ansible_host={rack.ssh.hosts[0].address} ansible_port=1"
+    )
+    rack.cli.write(
+        "system.toml",
+        f'[clusters.rack]\nbackend = "ansible"\ninventory = ["{inventory}"]\nremote_dir = "{rack.remote}"\n'
+        f'python = "{sys.executable}"\n',
+    )
+    shown = rack.shell("hosts", "--on", "rack")
+    assert re.search(
+        rf"(?m)^n1 +up +\d+\.\d on \d+ CPUs  4 of 4 .*GPU 0-1: root's {one} since \d\d:\d\d.* root's queued-",
+        shown.stdout,
+    ), shown.stdout
+    assert re.search(r"(?m)^dead +unreachable .*Connection refused", shown.stdout), shown.stdout
+    hosts = {
+        host["host"]: host for host in rack.shell("hosts", "--on", "rack", "--output", "json").json["result"]["hosts"]
+    }
+    assert [gpu["gpu"] for gpu in hosts["n3"]["gpus"] if gpu["busy"]] == [3]
+    assert {tuple(lease["gpus"]) for lease in hosts["n1"]["leases"]} == {(0, 1), (2,)}
+    assert hosts["n3"]["leases"] == []
+    listed = {run["run"]: run for run in rack.shell("ls", "--on", "rack", "--output", "json").json["result"]["runs"]}
+    assert listed[one]["gpus"] == {"n1": [0, 1], "n2": [0, 1]}
+    assert (listed[one]["hosts"], listed[one]["user"], listed[one]["command"][0]) == (["n1", "n2"], "root", "holds.py")
+    assert len(listed) == 2, "neither those that have ended nor the one that waits"
 
 
 def test_a_lease_cannot_be_taken_by_a_lock_file_of_someone_else(rack: Rack) -> None:

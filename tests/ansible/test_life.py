@@ -142,8 +142,8 @@ def test_runs_at_once_do_not_meet_and_each_ends_with_all_that_it_has_started_whe
     rack.write("waits.py", WAITS)
     rack.write("sum.py", SUM)
     first = rack.detached("waits.py")
-    other = rack.start("--log-ranks", "all", "sum.py")
-    run = rack.detached("--nodes", "2", "--grace", "1s", "family.py")
+    other = rack.start("--share", "--log-ranks", "all", "sum.py")
+    run = rack.detached("--share", "--nodes", "2", "--grace", "1s", "family.py")
     rack.logs(first).until("ready", count=4)
     rack.logs(run).until("ready", count=2)
     for host in rack.ssh.hosts[:2]:

@@ -33,13 +33,11 @@ def _wish(request: Request) -> Wish:
     return Wish(request["run"], str(request["workers"]), env)
 
 
-def survey(request: Request) -> Request:
-    """The host's load and GPUs, who holds and who waits for what; `held` alone where only leases are asked for."""
+def survey(_request: Request) -> Request:
+    """The host's load and GPUs, who holds and who waits for what."""
     uses, files = gpus.found(), LockFiles()
     with files.mutex():
         now: Request = {"held": held(files, uses), "ahead": waiting(files)}
-    if request.get("brief"):
-        return now
     memory: List[Request] = [
         {"gpu": use.gpu, "used_mib": use.used_mib, "total_mib": use.total_mib, "busy": use.busy} for use in uses
     ]

@@ -251,7 +251,10 @@ def send_signal(directory: str, rank: int, number: int, *, force: bool) -> Reque
 
 
 def runs(request: Request) -> Request:
-    """The nodes of a run, or of all runs, on this host; sends them `signal`. `find`: by id prefix, with more facts."""
+    """The nodes of a run, or of all runs, on this host; sends them `signal`. `find`: by id prefix, with more facts.
+
+    `running`: only those whose agents run.
+    """
     base = os.path.join(os.path.expanduser(request["dir"]), "runs")
     run, find = str(request.get("run") or ""), bool(request.get("find"))
     known = sorted(os.listdir(base)) if os.path.isdir(base) else []
@@ -263,6 +266,8 @@ def runs(request: Request) -> Request:
             if identity is None or identity["boot_id"] != preflight.boot_id():
                 continue  # another host's, on a shared disk
             running = preflight.alive(identity)
+            if request.get("running") and not running:
+                continue
             if running and request.get("signal"):
                 send_signal(
                     os.path.join(base, name), int(rank), int(request["signal"]), force=bool(request.get("force"))

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
-from launcher.backends.ansible import playbook
 from launcher.errors import BackendUnavailableError, RunNotFoundError
-from launcher.payload import agent_archive
 from launcher.runs import directories
 from launcher.system import numbers
 
@@ -17,28 +13,18 @@ _MANY = 100_000
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
+    from launcher.backends.ansible import playbook
     from launcher.backends.ansible.handle import AnsibleHandle, Node
     from launcher.backends.ansible.inventory import Host
 
 
-def look(
-    text: str, sources: Sequence[str], hosts: Sequence[Host], settings: Mapping[str, str], more: Mapping[str, Any]
-) -> Found:
-    """Ask all hosts for the run whose id starts with `text`, or raise `RunNotFoundError`; names silent hosts."""
-    variables = {
-        "distlaunch_do": "find",
-        "distlaunch_run": text,
-        "distlaunch_hosts": [host.name for host in hosts],
-        **more,
-    }
-    with tempfile.TemporaryDirectory(prefix="distlaunch-") as scratch:
-        directory = Path(scratch)
-        playbook.write_directory(
-            directory, playbook.directory_texts(sources, settings, variables), {"agent.pyz": agent_archive.packed()}
-        )
-        running = playbook.Playbook(directory, "find.yml")
-        running.run({})
+def look(text: str, hosts: Sequence[Host], running: playbook.Playbook) -> Found:
+    """The run whose id starts with `text` by the answers of these hosts; names silent hosts.
+
+    Raises `RunNotFoundError` if they know none, or several.
+    """
     silent = {host: problem["message"] for host, problem in running.problems.items()}
     for host, message in silent.items():
         output.warn(f"{host}: {message}")
@@ -56,7 +42,9 @@ def look(
             hint="leave one of them out: --limit",
         )
     job = by_rank[min(by_rank)]["job"]
-    missing = sorted(set(range(job["max_nodes"])) - set(by_rank))
+    # A run with MIN:MAX nodes may have started with fewer than MAX, whose ranks are the first ones.
+    count = job["max_nodes"] if job["min_nodes"] == job["max_nodes"] else max(job["min_nodes"], *by_rank, 0)
+    missing = sorted(set(range(count)) - set(by_rank))
     if missing:
         hint = (
             f"hosts that do not answer: {', '.join(silent)}"

@@ -14,7 +14,7 @@ from launcher import output
 from launcher.agent.failures import Failure, may_come_back
 from launcher.backends._base import Backend, Record, unrecorded
 from launcher.backends.ansible import ansible_config as config
-from launcher.backends.ansible import inventory, planning, playbook, ssh
+from launcher.backends.ansible import inventory, planning, playbook, questions, ssh
 from launcher.backends.ansible.handle import AnsibleHandle
 from launcher.backends.ansible.options import AnsibleOptions
 from launcher.backends.ansible.plan import AnsiblePlan
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from launcher.backends.ansible.stream import Tail
     from launcher.payload.snapshot import Snapshot
+    from launcher.results.cluster import SurveyedHost
+    from launcher.results.run import ClusterRun
     from launcher.runs.liveness import NodeState
     from launcher.runs.outcome import Outcome
     from launcher.spec import JobSpec
@@ -50,6 +52,8 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
     name: ClassVar[str] = "ansible"
     can_requeue: ClassVar[bool] = True
     can_adopt: ClassVar[bool] = True
+    can_list: ClassVar[bool] = True
+    can_survey: ClassVar[bool] = True
     has_terminals: ClassVar[bool] = True
     ask_every_s: ClassVar[float] = 1.0
     options: ClassVar[type] = AnsibleOptions
@@ -146,15 +150,35 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
                 node["stream_from"] = known.get("stream_from", (0, 0))
         return _on_record(started, record)
 
-    def adopt(self, text: str, runs_root: Path) -> records.Run:
-        """Ask all hosts of the inventory for the run."""
-        from launcher.backends.ansible import adoption  # few commands need it
+    def found(self) -> list[ClusterRun]:
+        """Running runs of all users, by the hosts' leases and by the run directories that we can read."""
+        from launcher.backends.ansible import survey  # few commands need it
 
+        _, asked = self._ask("survey.yml", {"distlaunch_do": "list"})
+        for host, problem in asked.problems.items():
+            output.warn(f"{host}: {problem['message']}")
+        return survey.runs(asked)
+
+    def hosts(self) -> list[SurveyedHost]:
+        """Ask all hosts of the inventory."""
+        from launcher.backends.ansible import survey
+
+        return survey.surveyed(*self._ask("survey.yml", {"distlaunch_do": "survey"}))
+
+    def _ask(self, name: str, variables: Mapping[str, Any]) -> tuple[list[inventory.Host], playbook.Playbook]:
+        """The hosts of the inventory, and that playbook after its run on all of them."""
         cwd = os.getcwd()
         sources = inventory.sources(self.opts.inventory, cwd)
         settings = config.variables(sources, cwd, 1)
         hosts = inventory.hosts(sources, self.opts.limit, settings, exclude=self.opts.exclude)
-        found = adoption.look(text, sources, hosts, settings, planning.common(self.opts, cwd))
+        more = {**planning.common(self.opts, cwd), **variables}
+        return hosts, questions.ask(name, sources, hosts, settings, more)
+
+    def adopt(self, text: str, runs_root: Path) -> records.Run:
+        """Ask all hosts of the inventory for the run."""
+        from launcher.backends.ansible import adoption  # few commands need it
+
+        found = adoption.look(text, *self._ask("find.yml", {"distlaunch_do": "find", "distlaunch_run": text}))
         path = runs_root / found.run
         if path.exists():
             raise RequestError(f"{found.run} is already known here", hint=f"distlaunch status {found.run}")

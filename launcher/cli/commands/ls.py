@@ -10,7 +10,9 @@ from launcher.console import summary, tables
 from launcher.service import listing, observe
 
 if TYPE_CHECKING:
-    from launcher.results.run import ClusterRuns, Runs
+    from launcher.results.run import ClusterRun, ClusterRuns, Runs
+
+_HOSTS = 4
 
 
 def ls(
@@ -64,13 +66,24 @@ def _of_cluster(name: str) -> None:
             run["user"],
             run["job_id"],
             run["nodes"] or None,
+            _hosts(run),
             summary.age(run["created"]),
             summary.command_line(tuple(run["command"])) or None,
         )
         for run in found
     ]
-    text = tables.table(("RUN", "STATE", "USER", "JOB", "NODES", "AGE", "COMMAND"), rows) if rows else ""
+    text = tables.table(("RUN", "STATE", "USER", "JOB", "NODES", "HOSTS", "AGE", "COMMAND"), rows) if rows else ""
     if not rows:
         output.note(f"no runs on {name}")
     data: ClusterRuns = {"runs": found}
     output.result(data, *text.splitlines())
+
+
+def _hosts(run: ClusterRun) -> str | None:
+    """The first hosts, with the run's GPUs there if that is known."""
+    gpus = run.get("gpus", {})
+    named = [
+        f"{host} (GPU {summary.ranks_text(tuple(gpus[host]))})" if gpus.get(host) else host for host in run["hosts"]
+    ]
+    more = f" and {len(named) - _HOSTS} more" if len(named) > _HOSTS else ""
+    return ", ".join(named[:_HOSTS]) + more or None

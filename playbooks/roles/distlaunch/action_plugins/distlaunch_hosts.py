@@ -1,7 +1,8 @@
 """Asks all hosts at once from one task, over one ssh connection each, without the cost of Ansible's forks per host.
 
 `do`: `look` (preflight only), `start` (preflight, files, node 0, all others), `runs` (the nodes of a run, or a signal
-to them), `find` (the nodes of runs by a prefix of their ids, with everything needed to follow them).
+to them), `find` (the nodes of runs by a prefix of their ids, with everything needed to follow them), `survey` (load,
+GPUs and leases), `list` (leases, and all running nodes).
 """
 
 from __future__ import annotations
@@ -60,9 +61,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         secrets = _secrets(args) if args["do"] == "start" else {}
         with Asking(hosts, result, args.get("report") or "", float(args["timeout_s"])) as self._asking:
             found = self._look(hosts)
-            if args["do"] in ("runs", "find"):
+            if args["do"] in ("survey", "list"):
+                self._survey(found)
+            if args["do"] in ("runs", "find", "list"):
                 self._runs(found)
-            else:
+            elif args["do"] != "survey":
                 leases = Leases(self._asking, args, self._targets) if args["do"] == "start" else None
                 choice = leases.take(found, self._choose) if leases else self._choose(found)
                 if args["do"] == "start" and choice is not None:
@@ -77,7 +80,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def _look(self, hosts: list[str]) -> dict[str, Answer]:
         """Every host's facts; for hosts that do not answer, the reason."""
         request = {name: self._args[name] for name in ("dir", "run", "digest", "cwd")}
-        if self._args["do"] == "find":
+        if self._args["do"] in ("find", "survey", "list"):
             request["run"] = ""
         request.update(call="preflight", starts=self._args["do"] == "start", agent=self._archive.name)
         request.update(rule=self._archive.rule_text(), trusted=self._trusted)
@@ -115,10 +118,17 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         self._asking.report(problems=problems, notes=notes, choice=choice or {})
         return choice
 
+    def _survey(self, found: Mapping[str, Answer]) -> None:
+        """Ask each host for its load, its GPUs and its leases."""
+        request = {"call": "survey"}
+        good = [host for host, facts in found.items() if not facts.get("problem")]
+        self._asking.failed({host: facts for host, facts in found.items() if host not in good})
+        self._asking.failed(self._asking.each("survey", good, lambda host: self._asking.ask(host, request)))
+
     def _runs(self, found: Mapping[str, Answer]) -> None:
         """Ask each host for the run's nodes, and have it signal them."""
         request = {"call": "runs", **{name: self._args[name] for name in ("dir", "run", "signal", "force")}}
-        request["find"] = self._args["do"] == "find"
+        request.update(find=self._args["do"] in ("find", "list"), running=self._args["do"] == "list")
         good = [host for host, facts in found.items() if not facts.get("problem")]
         self._asking.failed({host: facts for host, facts in found.items() if host not in good})
         answers = self._asking.each("runs", good, lambda host: self._asking.ask(host, request), request)

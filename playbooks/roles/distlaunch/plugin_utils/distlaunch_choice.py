@@ -80,10 +80,23 @@ def _wrong(step: str, answer: Facts, asked: Facts) -> str:
         if not _fits(agent.get("stream_from"), int):
             return "its agent's stream begins nowhere"
         return "" if _fits(agent.get("pid"), int) else f"its agent's pid is {str(agent.get('pid'))[:40]!r}"
-    notes = [*answer["held"], *answer["ahead"]] if step in _OF_LEASES else []
+    wrong = []
+    if step in _OF_LEASES:
+        wrong += [
+            f"a lease is {str(note)[:40]!r}" for note in (*answer["held"], *answer["ahead"]) if not _is_note(note)
+        ]
+    if step == "survey":
+        wrong += [f"a GPU is {str(gpu)[:40]!r}" for gpu in answer["gpus"] if not _is_gpu(gpu)]
     nodes = answer["nodes"] if step == "runs" else []
-    wrong = [f"a lease is {str(note)[:40]!r}" for note in notes if not _is_note(note)]
     return next(filter(None, (*wrong, *(_wrong_node(node, asked) for node in nodes))), "")
+
+
+def _is_gpu(gpu: Any) -> bool:
+    """Whether it is a GPU's number, with its memory if that is known."""
+    if not isinstance(gpu, dict) or not _fits(gpu.get("gpu"), int) or not 0 <= gpu["gpu"] < _GPUS:
+        return False
+    memory = [gpu.get(name) for name in ("used_mib", "total_mib")]
+    return all(one is None or (_fits(one, int) and one >= 0) for one in memory) and isinstance(gpu.get("busy"), bool)
 
 
 def _is_note(note: Any) -> bool:

@@ -1,0 +1,116 @@
+"""What the hosts of an inventory report about their load, their GPUs, and who has them; and the runs of all users."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from launcher import output
+from launcher.backends.ansible.adoption import misfit
+from launcher.runs import directories
+from launcher.system import numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from launcher.backends.ansible.inventory import Host
+    from launcher.backends.ansible.playbook import Playbook
+    from launcher.results.cluster import Lease, SurveyedHost
+    from launcher.results.run import ClusterRun
+
+
+def surveyed(hosts: Sequence[Host], asked: Playbook) -> list[SurveyedHost]:
+    """Each host's answer, in the order of the inventory."""
+    found: list[SurveyedHost] = []
+    for host in hosts:
+        answer = asked.answers.get("survey", {}).get(host.name, {})
+        problem = asked.problems.get(host.name, {}).get("message")
+        known = {} if problem else answer
+        found.append(
+            {
+                "host": host.name,
+                "problem": problem,
+                "load": known.get("load"),
+                "cpus": known.get("cpus"),
+                "gpus": [
+                    {"gpu": gpu["gpu"], "used_mib": gpu["used_mib"], "total_mib": gpu["total_mib"], "busy": gpu["busy"]}
+                    for gpu in known.get("gpus", ())
+                ],
+                "leases": [_lease(note) for note in known.get("held", ()) if "used_mib" not in note],
+                "waiting": [_lease(note) for note in known.get("ahead", ())],
+                "quarantine": None,
+            }
+        )
+    return found
+
+
+def _lease(note: Mapping[str, Any]) -> Lease:
+    """A holder's note, which any user of the host may have written."""
+    run, user, since = note.get("run"), note.get("user"), note.get("since")
+    return {
+        "run": run if isinstance(run, str) and directories.is_id(run) else None,
+        "user": user if isinstance(user, str) and user.isprintable() else None,
+        "since": float(since) if numbers.is_number(since) and isinstance(since, (int, float)) else None,
+        "gpus": note.get("gpus"),
+    }
+
+
+def runs(asked: Playbook) -> list[ClusterRun]:
+    """All running runs: of leases by any user, and those in directories that we can read, with their commands."""
+    found: dict[str, ClusterRun] = {}
+    for host, lease in _leases(asked):
+        run = found.setdefault(str(lease["run"]), _new(str(lease["run"]), lease["user"], lease["since"] or 0.0))
+        run["hosts"].append(host)
+        if lease["gpus"] is not None:
+            run.setdefault("gpus", {})[host] = lease["gpus"]
+    for name, ranked in _ranked(asked).items():
+        run = found.setdefault(name, _new(name, None, 0.0))
+        run["hosts"] = [host for _, host in sorted(ranked.items())]
+        run["command"] = asked_command(asked, name)
+    for run in found.values():
+        run["nodes"] = str(len(run["hosts"]))
+    return sorted(found.values(), key=lambda run: run["created"])
+
+
+def _new(name: str, user: str | None, since: float) -> ClusterRun:
+    return {
+        "run": name,
+        "state": "running",
+        "nodes": "",
+        "created": directories.created(name) or since,
+        "user": user,
+        "job_id": None,
+        "hosts": [],
+        "command": [],
+    }
+
+
+def _leases(asked: Playbook) -> Iterator[tuple[str, Lease]]:
+    """The leases of runs, with their hosts."""
+    for host, answer in asked.answers.get("survey", {}).items():
+        for note in answer.get("held", ()):
+            lease = _lease(note)
+            if lease["run"] is not None:
+                yield host, lease
+
+
+def _nodes(asked: Playbook) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The running nodes in directories that we can read, with their hosts."""
+    for host, answer in asked.answers.get("runs", {}).items():
+        for node in answer.get("nodes", ()):
+            if wrong := misfit(node, ""):
+                output.warn(f"{host}: its report about a run is ignored: {wrong}")
+            else:
+                yield host, node
+
+
+def _ranked(asked: Playbook) -> dict[str, dict[int, str]]:
+    """By run, the hosts of its nodes."""
+    found: dict[str, dict[int, str]] = {}
+    for host, node in _nodes(asked):
+        found.setdefault(node["run"], {})[node["node"]] = host
+    return found
+
+
+def asked_command(asked: Playbook, run: str) -> list[str]:
+    """The command of a run in a directory that we can read."""
+    return next((list(node["job"]["command"]) for _, node in _nodes(asked) if node["run"] == run), [])
