@@ -15,7 +15,7 @@ from launcher.settings import config
 if TYPE_CHECKING:
     import os
 
-    from launcher.results.cluster import Examined, Settings
+    from launcher.results.cluster import Examined, Settings, SurveyedHost
     from launcher.results.run import ClusterRun
 
 
@@ -30,6 +30,12 @@ def settings(cluster: str | None = None) -> Settings:
 def cluster_runs(name: str) -> list[ClusterRun]:
     """Runs that a cluster or backend itself reports, of all users: the `runs` of `distlaunch ls --on NAME`."""
     return clusters.found(name)
+
+
+@quiet
+def cluster_hosts(name: str) -> list[SurveyedHost]:
+    """The hosts of a cluster over SSH, and who has them: the `hosts` of `distlaunch hosts --on NAME`."""
+    return clusters.hosts(name)
 
 
 @quiet

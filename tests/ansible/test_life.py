@@ -141,7 +141,8 @@ def test_runs_at_once_do_not_meet_and_each_ends_with_all_that_it_has_started_whe
     rack.write("family.py", FAMILY)
     rack.write("waits.py", WAITS)
     rack.write("sum.py", SUM)
-    first = rack.detached("waits.py")
+    token: dict[str, str | None] = {"TOKEN": "s3cr3t"}
+    first = rack("--detach", "--secret", "TOKEN", "waits.py", env=token).stdout.strip()
     other = rack.start("--share", "--log-ranks", "all", "sum.py")
     run = rack.detached("--share", "--nodes", "2", "--grace", "1s", "family.py")
     rack.logs(first).until("ready", count=4)
@@ -174,8 +175,12 @@ def test_runs_at_once_do_not_meet_and_each_ends_with_all_that_it_has_started_whe
     assert cancelled.exit_code == 0, cancelled.stderr
     assert rack.shell("logs", first, env=elsewhere).stdout.count("saving with time left") == 4
     assert rack.state(first)["state"] == "cancelled"
-    again = rack.shell("requeue", first, env=elsewhere)
-    assert (again.exit_code, "it was started on another host" in again.stderr) == (3, True), again.stderr
+    without = rack.shell("requeue", first, env=elsewhere)
+    assert (without.exit_code, "secret TOKEN: not set" in without.stderr) == (2, True), without.stderr
+    again = rack.shell("requeue", first, env={**elsewhere, **token})
+    assert (again.exit_code, again.stdout) == (0, f"{first}: attempt 1\n"), again.stderr
+    rack.open("logs", "-f", first, env=elsewhere).until("ready TOKEN", count=8)
+    assert rack.shell("cancel", first, env=elsewhere).exit_code == 0
     unknown = rack.shell("adopt", "nothing", *hosts, env=elsewhere)
     assert "no run 'nothing' on n1, n2, n3, n4" in unknown.stderr
     assert unknown.exit_code == 2

@@ -86,6 +86,14 @@ def ls(here: Path) -> None:
     assert Cli(here)("ls", "--on", "lab", "--output", "json").json["error"]["message"] == caught.value.message
 
 
+def hosts(here: Path) -> None:
+    """Of a backend without: tests/ansible/test_lease_hosts.py has some."""
+    with pytest.raises(distlaunch.BackendUnavailableError) as caught:
+        distlaunch.cluster_hosts("local")
+    done = Cli(here)("hosts", "--on", "local", "--output", "json")
+    assert done.json["error"] == {"code": caught.value.code, "message": caught.value.message, "hint": caught.value.hint}
+
+
 def status(here: Path) -> None:
     run = ended(here, "fail")
     assert result_of(here, "status", run) == distlaunch.get(run).status()
@@ -226,6 +234,7 @@ CALLS: dict[str, Callable[[Path], None]] = {
     "cancel": cancel,
     "requeue": requeue,
     "adopt": adopt,
+    "hosts": hosts,
     "config": config,
     "doctor": doctor,
     "torchrun": torchrun,

@@ -7,7 +7,13 @@ import pytest
 from launcher import backends
 from launcher.backends._base import Backend
 
-CAPABILITIES = {"can_requeue": "requeue", "can_adopt": "adopt", "can_list": "found", "has_terminals": "open_terminal"}
+CAPABILITIES = {
+    "can_requeue": "requeue",
+    "can_adopt": "adopt",
+    "can_list": "found",
+    "can_survey": "hosts",
+    "has_terminals": "open_terminal",
+}
 
 
 @pytest.mark.parametrize("name", backends.names())

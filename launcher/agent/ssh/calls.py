@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from ..forkserver import prefork
 from ..lease.lock_files import LeaseError
-from . import leases, preflight, run, user_files
+from . import leases, preflight, run, run_files, user_files
 
 ANSWER = "distlaunch-host-1 "
 Request = Dict[str, Any]
@@ -40,6 +40,9 @@ def main(argv: List[str]) -> None:
         except OSError as error:
             answer({"problem": f"{error.filename}: {error.strerror}"})
         return
+    if call == "request":
+        answer(run_files.request(rest[0], int(rest[1])))
+        return
     if call == "attach":
         from ..terminal import attach
 
@@ -48,7 +51,7 @@ def main(argv: List[str]) -> None:
         from ..terminal import shell
 
         shell.main(os.path.join(rest[0], "nodes", rest[1]))
-    sys.exit(f"agent.pyz host: no call {call!r}; tail, signal, remove, attach and shell are known")
+    sys.exit(f"agent.pyz host: no call {call!r}; tail, signal, remove, request, attach and shell are known")
 
 
 def converse(request: Request) -> Optional[Callable[[], None]]:

@@ -7,7 +7,7 @@ import os
 from typing import Any, Dict
 
 from . import preflight
-from .run import identity_of
+from .run_files import identity_of
 
 
 def remove(directory: str) -> Dict[str, Any]:

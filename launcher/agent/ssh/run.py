@@ -20,6 +20,7 @@ from ..system import cgroup, files, processes
 from . import preflight
 from .leases import HOLDER
 from .preflight import identity_of
+from .run_files import more, note_secrets
 from .user_files import HostError, working_directory
 
 _FIRST_LINE_S = 60.0
@@ -55,6 +56,7 @@ def start(request: Request) -> Request:
     spec = os.path.join(own, "spec.json")
     _write(spec, json.dumps(job, indent=1))
     _write(os.path.join(own, KEY_FILE), request["key"])
+    note_secrets(own, list(request["secrets"]))
     if request.get("function"):
         _write(os.path.join(own, FUNCTION_FILE), request["function"])
     identity = _spawn(request, own, job["cwd"], spec, {"work": job["cwd"], "reached": reached})
@@ -277,18 +279,8 @@ def runs(request: Request) -> Request:
                 name for name in ("stream", "stderr", "last_words") if os.path.exists(os.path.join(directory, name))
             ]
             about = {"run": name, "node": int(rank), "running": running, "directory": directory, "files": files}
-            found.append({**about, **(_more(directory, identity) if find else {})})
+            found.append({**about, **(more(directory, identity) if find else {})})
     return {"nodes": found, "signalled": bool(request.get("signal")) and any(node["running"] for node in found)}
-
-
-def _more(directory: str, identity: Request) -> Request:
-    """What a launcher needs to follow a node that another one started; no variables, as they may be secret."""
-    with open(os.path.join(directory, "spec.json"), encoding="ascii") as file:
-        spec = json.load(file)
-    names = ("command", "kind", "cwd", "min_nodes", "max_nodes", "grace_s")
-    job = {name: spec[name] for name in names if name in spec}
-    where = {"run_directory": os.path.dirname(os.path.dirname(directory)), "work": identity["work"]}
-    return {**where, "workers": spec["workers"], "job": job, "agent": identity}
 
 
 def _remove_cgroup(agent_json: str) -> None:

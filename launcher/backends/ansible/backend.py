@@ -20,7 +20,7 @@ from launcher.backends.ansible.options import AnsibleOptions
 from launcher.backends.ansible.plan import AnsiblePlan
 from launcher.backends.ansible.start import forget, recover, start, target
 from launcher.backends.ansible.stream import HostStreams, fetch
-from launcher.errors import BackendUnavailableError, RequestError, SpecError
+from launcher.errors import RequestError, SpecError
 from launcher.runs import directories, records
 from launcher.runs.liveness import Liveness
 from launcher.system import storage
@@ -96,11 +96,7 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
 
     def submit(self, plan: AnsiblePlan, record: Record = unrecorded) -> AnsibleHandle:
         """Run start.yml: preflight, files, node 0, all others at once. If one host cannot start, none stays running."""
-        missing = [name for name in plan.job_secrets if name not in os.environ]
-        if missing:
-            raise SpecError(
-                f"secret {missing[0]}: not set in the current environment", hint=f"export {missing[0]} first"
-            )
+        _require(plan.job_secrets)
         playbook.write(plan, plan.run_dir / "ansible")
         hosts = [node.host for node in plan.nodes]
         record({"run_dir": str(plan.run_dir), "hosts": hosts})
@@ -131,10 +127,13 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
         run_dir = Path(handle["run_dir"])
         if "running" in (tail.state for tail in fetch(handle, _FETCH_S)):
             raise RequestError("its agents still run", hint="distlaunch cancel RUN")
-        job = storage.read_json(run_dir / "ansible/job.json")
-        variables = storage.read_json(run_dir / "ansible/env/extravars")
-        if job is None or variables is None:
-            raise BackendUnavailableError("it was started on another host", hint="distlaunch requeue RUN there")
+        if not (run_dir / "ansible/job.json").exists():
+            from launcher.backends.ansible import restoring  # only for a run that another launcher has started
+
+            restoring.restore(self.opts, handle, os.getcwd())
+        job = storage.read_json(run_dir / "ansible/job.json") or {}
+        variables = storage.read_json(run_dir / "ansible/env/extravars") or {}
+        _require(variables["distlaunch_secrets"])
         storage.write_whole(
             run_dir / "ansible/job.json", storage.encode_json({**job, "attempt": attempt, "why_again": "failed"})
         )
@@ -255,6 +254,13 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
 
     def _send(self, handle: AnsibleHandle, signum: int, *more: str) -> None:
         ssh.check(ssh.call_all(handle, lambda node: ssh.call(node, "signal", *target(node), str(int(signum)), *more)))
+
+
+def _require(secrets: Sequence[str]) -> None:
+    """Raise `SpecError` if a secret of the workers has no value here."""
+    missing = [name for name in secrets if name not in os.environ]
+    if missing:
+        raise SpecError(f"secret {missing[0]}: not set in the current environment", hint=f"export {missing[0]} first")
 
 
 def _on_record(handle: AnsibleHandle, record: Record) -> AnsibleHandle:

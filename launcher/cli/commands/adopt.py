@@ -28,7 +28,7 @@ def adopt(  # noqa: PLR0917 - typer's
     on: Annotated[Optional[str], flag("--on", metavar="NAME", help="The cluster, by its name in the settings.")] = None,
     fmt: OutputOption = None,
 ) -> None:
-    """Take over a run that another host started over SSH: status, logs and cancel then work here.
+    """Take over a run that another host started over SSH: status, logs, cancel, requeue then work here.
 
     $ distlaunch adopt train-20250101-120000-abcd --inventory hosts.ini
     $ distlaunch adopt train-20250101 --on lab

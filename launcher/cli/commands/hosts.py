@@ -21,6 +21,7 @@ def hosts(
     """List a cluster's hosts: load, GPUs in use, who has them since when, who waits, and quarantine.
 
     $ distlaunch hosts --on rack
+    $ distlaunch hosts --on rack --output json
     """
     observe.directory(fmt)
     with live_line.waiting(f"asking the hosts of {on}"):

@@ -1,0 +1,90 @@
+"""The directory with which a run is started again, made anew from its hosts if another launcher has started it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from launcher.agent.job import Job
+from launcher.backends.ansible import ansible_config as config
+from launcher.backends.ansible import inventory, planning, playbook, ssh
+from launcher.backends.ansible.plan import BY_HOST
+from launcher.backends.ansible.start import target
+from launcher.errors import BackendUnavailableError, CommandError, RequestError
+from launcher.payload import agent_archive
+from launcher.system import storage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.backends.ansible.handle import AnsibleHandle
+    from launcher.backends.ansible.options import AnsibleOptions
+
+
+class _Request(NamedTuple):
+    """What a host has kept of the request to its agent."""
+
+    job: dict[str, Any]
+    python: str
+    secrets: list[str]
+
+
+def restore(options: AnsibleOptions, handle: AnsibleHandle, cwd: str) -> None:
+    """Make the directory of an adopted run: its hosts, its job and its Python, with its files as they are there."""
+    requests = [_request(answer) for answer in ssh.call_all(handle, _ask)]
+    job = requests[0].job
+    if job.get("kind") == "function":
+        raise RequestError("it calls a function, which only its own launcher has", hint="start it again from there")
+    run_dir = Path(handle["run_dir"])
+    sources = inventory.sources(options.inventory, cwd)
+    settings = config.variables(sources, cwd, len(handle["hosts"]))
+    variables: dict[str, Any] = {
+        "distlaunch_run": run_dir.name,
+        "distlaunch_hosts": list(handle["hosts"]),
+        "distlaunch_nodes": job["max_nodes"],
+        "distlaunch_least_nodes": job["min_nodes"],
+        **planning.lease_mode(options),
+        **planning.common(options, cwd),
+        "distlaunch_digest": "",
+        "distlaunch_payload_bytes": 0,
+        "distlaunch_cwd": _same("working directories", [str(one.job.get("cwd")) for one in requests]),
+        "distlaunch_secrets": sorted({name for one in requests for name in one.secrets}),
+        "distlaunch_torch": False,  # they had what the script needs
+        "distlaunch_python": _same("interpreters", [one.python for one in requests]),
+    }
+    workers = {str(one.job.get("workers")) for one in requests}
+    variables |= {"distlaunch_workers": workers.pop()} if len(workers) == 1 else {}
+    job = {name: value for name, value in job.items() if name in Job._fields and name not in BY_HOST}
+    texts = playbook.directory_texts(sources, settings, variables)
+    playbook.write_directory(run_dir / "ansible", texts, {"agent.pyz": agent_archive.packed()})
+    storage.write_whole(run_dir / "ansible/job.json", storage.encode_json(job))
+
+
+def _ask(node: Any) -> dict[str, Any]:
+    return ssh.call(node, "request", *target(node))
+
+
+def _request(answer: Any) -> _Request:
+    """The validated answer of a host, which is untrusted."""
+    if isinstance(answer, CommandError):
+        raise BackendUnavailableError(f"its hosts do not all answer: {answer.message}", hint="try again when they do")
+    job, python, secrets = answer.get("job"), answer.get("python"), answer.get("secrets")
+    whole = isinstance(job, dict) and isinstance(job.get("max_nodes"), int) and isinstance(job.get("min_nodes"), int)
+    if not whole or not isinstance(python, str) or not isinstance(secrets, list) or not all(map(_is_text, secrets)):
+        why = str(answer.get("problem") or "its answer is not an agent's")[:400]
+        raise BackendUnavailableError(f"a host does not know how the run was started: {why}")
+    return _Request(job, python, secrets)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _same(what: str, values: Sequence[str]) -> str:
+    """The only one of these values."""
+    if len(set(values)) != 1 or not values[0] or "{{" in values[0] or "{%" in values[0]:
+        listed = ", ".join(sorted(set(values)))[:400]
+        raise RequestError(
+            f"its hosts have different {what}: {listed}", hint="distlaunch requeue RUN where it was started"
+        )
+    return values[0]
