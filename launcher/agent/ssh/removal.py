@@ -7,7 +7,6 @@ import os
 from typing import Any, Dict
 
 from . import preflight
-from .run_files import identity_of
 
 
 def remove(directory: str) -> Dict[str, Any]:
@@ -16,7 +15,7 @@ def remove(directory: str) -> Dict[str, Any]:
 
     nodes = os.path.join(directory, "nodes")
     for rank in os.listdir(nodes) if os.path.isdir(nodes) else ():
-        identity = identity_of(directory, int(rank))
+        identity = preflight.identity_of(directory, int(rank))
         if identity is not None and preflight.alive(identity):
             return {"problem": f"its agent runs: process {identity['pid']}"}
     # Renamed first: on a disk that hosts share, each of them removes it, and none finds it half removed.
