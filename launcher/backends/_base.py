@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.agent.job import Job
+    from launcher.backends._outputs import Outputs
     from launcher.payload.snapshot import Snapshot
     from launcher.results.cluster import SurveyedHost
     from launcher.results.run import ClusterRun
@@ -123,6 +124,12 @@ class Backend(ABC, Generic[P, H, Opts]):
     has_terminals: ClassVar[bool] = False
     """Whether it has `open_terminal`."""
 
+    has_outputs: ClassVar[bool] = False
+    """Whether it has `open_outputs`."""
+
+    shares_outputs: ClassVar[bool] = False
+    """Whether all nodes write their files to a file system that is also here."""
+
     is_here: ClassVar[bool] = False
     """Whether its nodes are this machine: workers can inherit our stdin, and their terminals need no connection."""
 
@@ -219,6 +226,10 @@ class Backend(ABC, Generic[P, H, Opts]):
 
         Waits for it up to a limit, then raises `LaunchError`; a later error ends the stream, and `end` has the reason.
         """
+        raise NotImplementedError
+
+    def open_outputs(self, handle: H, node: int) -> Outputs:
+        """The files that the workers of that node have written. Raises `LaunchError` if they cannot be reached."""
         raise NotImplementedError
 
     @abstractmethod

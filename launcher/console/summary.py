@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from launcher.backends._base import Plan, PlannedNode
     from launcher.payload.snapshot import Snapshot
+    from launcher.results.files import Fetched
     from launcher.results.run import Cause, RunState
     from launcher.runs.records import Run
 
@@ -98,6 +99,16 @@ def closing(run: Run, state: RunState, took_s: float) -> list[str]:
     lines += [f"  {line}" for line in lost_lines([(node["node"], node["lines_lost"]) for node in state["nodes"]])]
     lines.append(f"  logs: distlaunch logs {run.id}   directory: {run.path}")
     return lines
+
+
+def fetched(result: Fetched) -> list[str]:
+    """What was fetched, and what was left out."""
+    files = result["files"]
+    moved = [file for file in files if file["transferred"]]
+    known = f", {len(files) - len(moved)} were here already" if len(moved) < len(files) else ""
+    total = amounts.size(sum(file["bytes"] for file in moved))
+    lines = [f"{amounts.counted(len(moved), 'file')} fetched to {result['to']} ({total}){known}"]
+    return lines + [f"left out: {each['path']}: {each['why']}" for each in result["left_out"]]
 
 
 def lost_lines(nodes: Sequence[tuple[object, object]]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from launcher.results import cluster, run
+from launcher.results import cluster, files, run
 
 
 class Error(TypedDict):
@@ -47,6 +47,7 @@ COMMANDS: dict[str, tuple[type, ...]] = {
     "shell": (),
     "rm": (run.Removed,),
     "prune": (run.Pruned,),
+    "fetch": (files.Fetched,),
     "cancel": (run.Cancelled,),
     "requeue": (run.Requeued,),
     "adopt": (run.Adopted,),

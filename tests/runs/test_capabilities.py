@@ -13,6 +13,7 @@ CAPABILITIES = {
     "can_list": "found",
     "can_survey": "hosts",
     "has_terminals": "open_terminal",
+    "has_outputs": "open_outputs",
 }
 
 

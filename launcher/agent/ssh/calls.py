@@ -43,6 +43,11 @@ def main(argv: List[str]) -> None:
     if call == "request":
         answer(run_files.request(rest[0], int(rest[1])))
         return
+    if call == "outputs":
+        from ..outputs import serve
+
+        serve.main(rest[0])
+        return
     if call == "attach":
         from ..terminal import attach
 
@@ -51,7 +56,7 @@ def main(argv: List[str]) -> None:
         from ..terminal import shell
 
         shell.main(os.path.join(rest[0], "nodes", rest[1]))
-    sys.exit(f"agent.pyz host: no call {call!r}; tail, signal, remove, request, attach and shell are known")
+    sys.exit(f"agent.pyz host: no call {call!r}; tail, signal, remove, request, outputs, attach and shell are known")
 
 
 def converse(request: Request) -> Optional[Callable[[], None]]:

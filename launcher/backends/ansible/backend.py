@@ -28,6 +28,7 @@ from launcher.system import storage
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from launcher.backends._outputs import RemoteOutputs
     from launcher.backends.ansible.stream import Tail
     from launcher.payload.snapshot import Snapshot
     from launcher.results.cluster import SurveyedHost
@@ -55,6 +56,7 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
     can_list: ClassVar[bool] = True
     can_survey: ClassVar[bool] = True
     has_terminals: ClassVar[bool] = True
+    has_outputs: ClassVar[bool] = True
     ask_every_s: ClassVar[float] = 1.0
     options: ClassVar[type] = AnsibleOptions
 
@@ -239,6 +241,10 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
     def open_terminal(self, handle: AnsibleHandle, node: int, rank: int | None) -> Bridge:
         """A second connection, besides the one that follows the node."""
         return ssh.terminal(next(found for found in handle["nodes"] if found["rank"] == node), rank)
+
+    def open_outputs(self, handle: AnsibleHandle, node: int) -> RemoteOutputs:
+        """One more connection to the node's host."""
+        return ssh.outputs(next(found for found in handle["nodes"] if found["rank"] == node))
 
     def cancel(self, handle: AnsibleHandle, *, force: bool = False) -> None:
         """SIGTERM to every agent; `force`: agents kill their workers at once, or are killed."""

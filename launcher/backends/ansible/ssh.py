@@ -16,6 +16,7 @@ from launcher.agent.ssh import checked_call, login
 from launcher.agent.ssh.calls import ANSWER
 from launcher.agent.system import trust as rule
 from launcher.agent.terminal import attach
+from launcher.backends._outputs import RemoteOutputs
 from launcher.errors import CommandError, LaunchError
 from launcher.system import numbers, pipes, proc, trust
 from launcher.system.question import Question
@@ -145,6 +146,15 @@ def terminal(node: Node, rank: int | None) -> pipes.ProgramBridge:
             f"{node['host']}: {error.message}", hint="\n        ".join(hints([error.message])) or None
         ) from error
     return bridge
+
+
+def outputs(node: Node) -> RemoteOutputs:
+    """A separate connection to the files that the node's workers have written."""
+    spec = os.path.join(node["directory"], "nodes", str(node["rank"]), "spec.json")
+    try:
+        return RemoteOutputs(node["host"], pipes.ProgramBridge(argv(node, "outputs", spec)))
+    except CommandError as error:
+        raise CommandError(error.message, hint="\n        ".join(hints([error.message])) or error.hint) from error
 
 
 def call_all(handle: AnsibleHandle, work: Callable[[Node], Any]) -> list[Any]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from launcher.agent.job import Job
     from launcher.agent.messages import Rendezvous
     from launcher.backends._base import Stream
+    from launcher.backends._outputs import Outputs
     from launcher.backends.kubernetes.objects import Manifest
     from launcher.payload.snapshot import Snapshot
     from launcher.results.run import ClusterRun
@@ -45,6 +46,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
     name: ClassVar[str] = "k8s"
     can_list: ClassVar[bool] = True
     has_terminals: ClassVar[bool] = True
+    has_outputs: ClassVar[bool] = True
     options: ClassVar[type] = KubernetesOptions
     prints: ClassVar[Mapping[str, str]] = {"print_role": "Print the Role that runs of this kind need; start nothing."}
 
@@ -255,6 +257,12 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         from launcher.backends.kubernetes import watch
 
         return watch.of(handle).open_terminal(node, rank)
+
+    def open_outputs(self, handle: KubernetesHandle, node: int) -> Outputs:
+        """Connect through an exec in the node's pod, which must run."""
+        from launcher.backends.kubernetes import watch
+
+        return watch.of(handle).open_outputs(node)
 
     def cancel(self, handle: KubernetesHandle, *, force: bool = False) -> None:
         """Delete the owner of all objects: pods get SIGTERM, then SIGKILL after the grace time; `force`: now."""

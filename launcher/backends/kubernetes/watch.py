@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from launcher.agent.failures import Failure
 from launcher.agent.terminal import attach
+from launcher.backends._outputs import RemoteOutputs
 from launcher.backends.kubernetes import admission, api, refused, states
 from launcher.backends.kubernetes.following import DOING
 from launcher.backends.kubernetes.objects import KINDS
@@ -44,6 +45,9 @@ _STARTS_S, _LOOK_S = 30.0, 1.0
 _REACHED_S = 30.0
 """How long a program in a pod may take to start."""
 
+_ENDED = (
+    "what is in an ended pod cannot be reached: --fetch PATTERN fetches files before it ends, and --volume keeps them"
+)
 _NAMED = 5
 """How many of the pods a message names."""
 
@@ -267,18 +271,25 @@ class RunWatch:
 
     def open_terminal(self, node: int, rank: int | None) -> Bridge:
         """Connect through a program that runs beside the agent, in its container."""
+        own = f"{DIRECTORY}/nodes/{node}"
+        words = ("--shell", own) if rank is None else ("--attach", own, str(rank))
+        found = self._beside_agent(node, words, "to reach a worker's terminal")
+        found.wait_for(attach.CONNECTED, _REACHED_S)
+        return found
+
+    def open_outputs(self, node: int) -> RemoteOutputs:
+        """Connect to the files that the workers of that node have written, in the same way."""
+        bridge = self._beside_agent(node, ("host", "outputs", f"{INPUT}/spec.json"), "to fetch files")
+        return RemoteOutputs(f"node {node}'s pod", bridge)
+
+    def _beside_agent(self, node: int, words: Sequence[str], doing: str) -> Bridge:
         try:
             known = self._pods()[node]
             if not known or known[-1].ended:
-                raise CommandError(f"node {node} has no pod that runs")
-            own = f"{DIRECTORY}/nodes/{node}"
-            words = ["--shell", own] if rank is None else ["--attach", own, str(rank)]
-            command = [self._python, f"{INPUT}/agent.pyz", *words]
-            found = bridge(self.cluster, known[-1].name, self._container, command)
+                raise CommandError(f"node {node} has no pod that runs", hint=_ENDED)
+            return bridge(self.cluster, known[-1].name, self._container, [self._python, f"{INPUT}/agent.pyz", *words])
         except (api.ApiError, api.UnreachableError) as error:
-            raise api.explained(error, self.cluster, "to reach a worker's terminal") from error
-        found.wait_for(attach.CONNECTED, _REACHED_S)
-        return found
+            raise api.explained(error, self.cluster, doing) from error
 
     def _delete(self) -> None:
         body = {"propagationPolicy": "Background", "preconditions": {"uid": self._handle["uid"]}}

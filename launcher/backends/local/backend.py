@@ -22,6 +22,7 @@ from launcher.backends._base import (
     write_files,
 )
 from launcher.backends._files import FileStream
+from launcher.backends._outputs import SharedOutputs
 from launcher.backends.local import processes, programs
 from launcher.backends.local.handle import AgentProcess, LocalHandle
 from launcher.backends.local.options import LocalOptions
@@ -52,6 +53,8 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
     name: ClassVar[str] = "local"
     can_requeue: ClassVar[bool] = True
     has_terminals: ClassVar[bool] = True
+    has_outputs: ClassVar[bool] = True
+    shares_outputs: ClassVar[bool] = True
     ask_every_s: ClassVar[float] = 1.0
     is_here: ClassVar[bool] = True
     options: ClassVar[type] = LocalOptions
@@ -184,6 +187,10 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
             return Bridge(attach.connect(f"{handle['run_dir']}/nodes/{node}", rank))
         except attach.NOT_THERE as error:
             raise CommandError(f"rank {rank} has no terminal: {error}") from error
+
+    def open_outputs(self, handle: LocalHandle, node: int) -> SharedOutputs:  # noqa: ARG002 - the same for all nodes
+        """The directory where the workers write."""
+        return SharedOutputs(Path(handle["run_dir"]))
 
     def cancel(self, handle: LocalHandle, *, force: bool = False) -> None:
         """Send SIGTERM to every agent; `force`: a second one, on which agents kill their workers, then SIGKILL."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,6 +12,7 @@ from launcher import output
 from launcher.agent.failures import Failure
 from launcher.backends._base import Backend, PlannedNode, Record, unrecorded
 from launcher.backends._files import FileStream
+from launcher.backends._outputs import SharedOutputs
 from launcher.backends.slurm import allocation, control, run_files, words
 from launcher.backends.slurm.handle import SlurmHandle
 from launcher.backends.slurm.options import SlurmOptions
@@ -43,6 +43,8 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
     name: ClassVar[str] = "slurm"
     can_requeue: ClassVar[bool] = True
     has_terminals: ClassVar[bool] = True
+    has_outputs: ClassVar[bool] = True
+    shares_outputs: ClassVar[bool] = True
     options: ClassVar[type] = SlurmOptions
     _queue: ClassVar[Queue | None] = None
 
@@ -78,7 +80,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
             time_limit_s=spec.time_limit_s if within else None,  # Slurm enforces that of a job of its own
             array=bool(tasks),
         )
-        python = spec.python or ("python3" if self.opts.container_image else _default_python())
+        python = spec.python or ("python3" if self.opts.container_image else run_files.default_python())
 
         def text(directory: Path) -> str:
             agent = (python, str(directory / "agent.pyz"), "--spec", str(directory / "spec.json"), "--slurm")
@@ -229,6 +231,10 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         python = "python3" if self.opts.container_image else ""
         return allocation.terminal(handle, _directory(handle), node, rank, python=python)
 
+    def open_outputs(self, handle: SlurmHandle, node: int) -> SharedOutputs:  # noqa: ARG002 - the same for all nodes
+        """The directory on the shared file system where the workers write."""
+        return SharedOutputs(Path(handle["run_dir"]))
+
     def cancel(self, handle: SlurmHandle, *, force: bool = False) -> None:
         """Cancel a waiting job; signal the agents of a running one, which give the workers their grace time.
 
@@ -287,13 +293,6 @@ def _last_word_said(handle: SlurmHandle) -> bool:
         return last.rstrip(b"\n").rpartition(b"\n")[2].startswith(b'{"event":"done"')
     except OSError:
         return False
-
-
-def _default_python() -> str:
-    """Our own interpreter if it has torch, as on a file system that all nodes share; else the nodes' python3."""
-    from importlib.util import find_spec
-
-    return os.path.abspath(sys.executable) if find_spec("torch") is not None else "python3"
 
 
 BACKEND = SlurmBackend

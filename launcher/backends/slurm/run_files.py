@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,3 +79,10 @@ def _copy(plan: SlurmPlan, snapshot: Snapshot, directory: Path) -> None:
     replace(snapshot, files=files).copy_to(copy)
     here = os.path.relpath(plan.job.cwd, plan.run_dir / "snapshot")
     (copy / here).mkdir(parents=True, exist_ok=True)  # the snapshot lacks a directory without files
+
+
+def default_python() -> str:
+    """Our own interpreter if it has torch, as on a file system that all nodes share; else the nodes' python3."""
+    from importlib.util import find_spec
+
+    return os.path.abspath(sys.executable) if find_spec("torch") is not None else "python3"

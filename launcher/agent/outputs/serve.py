@@ -1,0 +1,69 @@
+"""A node's side of `fetch`: `agent.pyz host outputs SPEC`, where SPEC is the node's spec.json.
+
+Each request is a line of JSON on stdin, until stdin ends: `{"list": PATTERN}`, or `{"read": NAME, "offset": BYTES}`.
+Frames on stdout, each a line and the data that it announces:
+    d BYTES    this many bytes of the file follow
+    k          nothing yet; keeps the connection alive
+    a JSON     the answer, which ends it; one with `problem` is an error
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any, Dict
+
+from .tree import Tree, TreeError
+
+READY = b"\ndistlaunch-outputs-1\n"
+"""Written to stdout first, as login files may have printed something before."""
+
+_ALIVE_S = 5.0
+
+
+def directory_of(spec: Dict[str, Any]) -> str:
+    """Where the outputs of a job are: its output directory, or where its workers start."""
+    return str(spec.get("output_dir") or spec["cwd"])
+
+
+def main(spec_path: str) -> None:
+    """Answer requests until stdin ends."""
+    spoke = time.monotonic()
+
+    def alive() -> None:
+        nonlocal spoke
+        if time.monotonic() - spoke > _ALIVE_S:
+            _write(b"k\n")
+            spoke = time.monotonic()
+
+    def send(block: bytes) -> None:
+        nonlocal spoke
+        _write(b"d %d\n" % len(block) + block)
+        spoke = time.monotonic()
+
+    try:
+        with open(spec_path, encoding="utf-8") as file:
+            tree = Tree(directory_of(json.load(file)), alive)
+    except (OSError, ValueError, KeyError) as error:
+        sys.exit(f"{spec_path}: {error}")
+    _write(READY)
+    while line := sys.stdin.buffer.readline():
+        request = json.loads(line)
+        try:
+            if "list" in request:
+                found = tree.listed(request["list"])
+            else:
+                found = tree.read(request["read"], int(request["offset"]), send)
+        except TreeError as error:
+            found = {"problem": str(error)}
+        except OSError as error:
+            found = {"problem": f"{os.fsdecode(error.filename or tree.top)}: {error.strerror or error}"}
+        _write(b"a " + json.dumps(found).encode("ascii") + b"\n")
+
+
+def _write(data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view) :]

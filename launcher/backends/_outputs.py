@@ -1,0 +1,188 @@
+"""The files that a node's workers have written, listed and read: from a directory here, or over a connection."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from launcher.agent.outputs import serve
+from launcher.agent.outputs.tree import Tree, TreeError
+from launcher.errors import CommandError, RequestError, StorageError
+from launcher.system import numbers, storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from launcher.system.pipes import Bridge
+
+_SILENT_S = 60.0
+_CONNECTED_S = 30.0
+_LINE_BYTES = 64 << 20
+_READ_BYTES = 1 << 20
+
+
+class Listed(NamedTuple):
+    """One file of a node."""
+
+    name: str
+    """Relative to the directory; bytes that are not UTF-8 as surrogates."""
+
+    size: int
+    mtime_ns: int
+
+
+class Listing(NamedTuple):
+    """The files that match a pattern."""
+
+    directory: str
+    files: tuple[Listed, ...]
+    left_out: tuple[tuple[str, str], ...]
+    """Names of what matches but cannot be fetched, with the reason."""
+
+    there: tuple[str, ...]
+    """If nothing matches: some names in the directory."""
+
+
+class Ending(NamedTuple):
+    """What was read of a file."""
+
+    size: int
+    mtime_ns: int
+    sha256: str
+    changed: bool
+    """Whether the file changed while it was read."""
+
+
+class Outputs(Protocol):
+    """The files of one node."""
+
+    def listed(self, pattern: str) -> Listing:
+        """The files that match; an empty pattern: all that were not sent. Raises `LaunchError`."""
+
+    def read(self, name: str, offset: int, sink: Callable[[bytes], None]) -> Ending:
+        """Pass the file's bytes from the offset on to `sink`. Raises `LaunchError`."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class SharedOutputs:
+    """Files of a directory that is also here."""
+
+    def __init__(self, run_dir: Path) -> None:
+        """`run_dir`: the run's directory, with its spec.json."""
+        spec = storage.read_json(run_dir / "spec.json")
+        if spec is None:
+            raise StorageError(f"{run_dir / 'spec.json'} cannot be read")
+        self._tree = Tree(serve.directory_of(spec))
+
+    def listed(self, pattern: str) -> Listing:
+        """As `Outputs` does."""
+        return _listing(self._call(lambda: self._tree.listed(pattern)))
+
+    def read(self, name: str, offset: int, sink: Callable[[bytes], None]) -> Ending:
+        """As `Outputs` does."""
+        return _ending(self._call(lambda: self._tree.read(name, offset, sink)))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _call(self, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        try:
+            return call()
+        except TreeError as error:
+            raise RequestError(str(error)) from error
+        except OSError as error:
+            raise StorageError(f"{error.filename or self._tree.top}: {error.strerror}") from error
+
+
+class RemoteOutputs:
+    """Files of a node that runs `agent.pyz host outputs` at the other end of a connection."""
+
+    def __init__(self, host: str, bridge: Bridge) -> None:
+        """Waits until the other end answers. Raises `CommandError` if it does not."""
+        self._host, self._bridge, self._rest = host, bridge, b""
+        try:
+            bridge.wait_for(serve.READY, _CONNECTED_S)
+        except CommandError as error:
+            raise CommandError(f"{host}: {error.message}", hint=error.hint) from error
+
+    def listed(self, pattern: str) -> Listing:
+        """As `Outputs` does."""
+        return _listing(self._ask({"list": pattern}, lambda _: None))
+
+    def read(self, name: str, offset: int, sink: Callable[[bytes], None]) -> Ending:
+        """As `Outputs` does."""
+        return _ending(self._ask({"read": name, "offset": offset}, sink))
+
+    def close(self) -> None:
+        """End the program at the other end."""
+        self._bridge.end()
+
+    def _ask(self, request: Mapping[str, Any], sink: Callable[[bytes], None]) -> dict[str, Any]:
+        self._bridge.sock.settimeout(_SILENT_S)
+        try:
+            self._bridge.sock.sendall(json.dumps(request).encode("ascii") + b"\n")
+            while (line := self._line())[:2] != b"a ":
+                if line != b"k":
+                    self._pass(int(line.removeprefix(b"d ")), sink)
+            answer = dict(numbers.loads(line[2:]))
+        except TimeoutError:
+            raise CommandError(f"{self._host} has sent nothing for {_SILENT_S:.0f} s", hint=_AGAIN) from None
+        except (ValueError, TypeError, RecursionError):
+            raise CommandError(f"{self._host}: its answer is not an agent's") from None
+        except ConnectionError as error:
+            raise self._broken() from error
+        if "problem" in answer:
+            raise RequestError(f"{self._host}: {answer['problem']}")
+        return answer
+
+    def _line(self) -> bytes:
+        while b"\n" not in self._rest:
+            if len(self._rest) > _LINE_BYTES:
+                raise ValueError("too long")
+            self._more()
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+    def _pass(self, size: int, sink: Callable[[bytes], None]) -> None:
+        while size > 0:
+            if not self._rest:
+                self._more()
+            block, self._rest = self._rest[:size], self._rest[size:]
+            size -= len(block)
+            sink(block)
+
+    def _more(self) -> None:
+        data = self._bridge.sock.recv(_READ_BYTES)
+        if not data:
+            raise self._broken()
+        self._rest += data
+
+    def _broken(self) -> CommandError:
+        return CommandError(f"{self._host}: the connection broke: {self._bridge.end() or 'it ended'}", hint=_AGAIN)
+
+
+_AGAIN = "fetch again: it continues where it stopped"
+
+
+def _listing(found: Mapping[str, Any]) -> Listing:
+    try:
+        files = tuple(Listed(str(name), int(size), int(mtime_ns)) for name, size, mtime_ns in found["files"])
+        left_out = tuple((str(name), str(why)) for name, why in found["left_out"])
+        listing = Listing(str(found["top"]), files, left_out, tuple(map(str, found["there"])))
+    except (KeyError, ValueError, TypeError) as error:
+        raise CommandError(f"the node's list of files is not an agent's: {error!r}") from error
+    for name, *_ in files:
+        # The name becomes a path here, and hosts are untrusted.
+        if not name or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
+            raise CommandError(f"a node reports a file {name!r}, which is not a path in its directory")
+    return listing
+
+
+def _ending(found: Mapping[str, Any]) -> Ending:
+    try:
+        return Ending(int(found["bytes"]), int(found["mtime_ns"]), str(found["sha256"]), found["changed"] is not False)
+    except (KeyError, ValueError, TypeError) as error:
+        raise CommandError(f"the node's report on a file is not an agent's: {error!r}") from error
