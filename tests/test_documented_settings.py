@@ -6,7 +6,7 @@ import re
 from dataclasses import fields
 
 from launcher import backends
-from launcher.service.request import LaunchOptions
+from launcher.service.launch_options import LaunchOptions
 from launcher.settings import config
 from launcher.settings.options import JobOptions
 from tests.pages import dashed, every_option, named, page, quoted, section, table, with_a_page

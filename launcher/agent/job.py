@@ -21,7 +21,7 @@ THREADS = "OMP_NUM_THREADS"
 
 
 _BESIDE = ("key", "function")
-_ONLY_WHERE_SET = ("debug", "terminal", "array", "may_move")
+_ONLY_WHERE_SET = ("hold_s", "debug", "terminal", "array", "may_move")
 """Fields that few runs set; left out of the JSON if unset."""
 
 
@@ -87,6 +87,9 @@ class Job(NamedTuple):
 
     heartbeat_s: float = 10.0
     """Interval of the heartbeats in an agent's stream."""
+
+    hold_s: float = 0.0
+    """How long the first node's agent waits at its end for a launcher that fetches files, before they are lost."""
 
     role: str = "default"
     numa_binding: Optional[str] = None

@@ -63,6 +63,9 @@ class Outputs(Protocol):
     def read(self, name: str, offset: int, sink: Callable[[bytes], None]) -> Ending:
         """Pass the file's bytes from the offset on to `sink`. Raises `LaunchError`."""
 
+    def release(self) -> None:
+        """Tell the node's agent that nothing more will be fetched. Raises `LaunchError`."""
+
     def close(self) -> None:
         """Close the connection."""
 
@@ -84,6 +87,9 @@ class SharedOutputs:
     def read(self, name: str, offset: int, sink: Callable[[bytes], None]) -> Ending:
         """As `Outputs` does."""
         return _ending(self._call(lambda: self._tree.read(name, offset, sink)))
+
+    def release(self) -> None:
+        """No agent waits for that."""
 
     def close(self) -> None:
         """Nothing is open."""
@@ -115,6 +121,10 @@ class RemoteOutputs:
     def read(self, name: str, offset: int, sink: Callable[[bytes], None]) -> Ending:
         """As `Outputs` does."""
         return _ending(self._ask({"read": name, "offset": offset}, sink))
+
+    def release(self) -> None:
+        """As `Outputs` does."""
+        self._ask({"release": True}, lambda _: None)
 
     def close(self) -> None:
         """End the program at the other end."""

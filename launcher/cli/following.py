@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from launcher import output
 from launcher.console import json_lines, keys, summary
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from launcher.results.run import Followed, RunState, Started
     from launcher.runs.records import Run
     from launcher.service.attaching import Asked
+    from launcher.service.fetching import Fetching
 
 
 def interrupts(on_hangup: str, backend: AnyBackend) -> Interrupts:
@@ -47,6 +48,7 @@ def to_end(
     follow: Callable[[Leaving], tuple[Run, RunState]],
     *,
     since: float,
+    fetching: Fetching | None = None,
 ) -> int:
     """Call `follow`, and print how the run ended or that it continues. Returns the exit code. `since`: Unix seconds."""
     json_lines.begin(run)
@@ -54,8 +56,14 @@ def to_end(
     try:
         run, state = follow(Leaving(interrupts, typed))
     except Detached:
+        if fetching is not None:
+            fetching.give_up(run)
         return detached(run)
-    return close(run, state, time.time() - since)
+    took_s = time.time() - since
+    if fetching is not None:
+        with interrupts.at_once():
+            fetching.finish(run)
+    return close(run, state, took_s, fetching)
 
 
 def detached(run: Run) -> int:
@@ -67,10 +75,21 @@ def detached(run: Run) -> int:
     return RunContinuesError.exit_code
 
 
-def close(run: Run, state: RunState, took_s: float) -> int:
-    """Print the closing lines of a run. Returns its exit code."""
-    data: Followed = {"run": run.id, "path": str(run.path), "job_id": run.job_id, **state}
+def close(run: Run, state: RunState, took_s: float, fetching: Fetching | None = None) -> int:
+    """Print the closing lines of a run. Returns its exit code, or if it has succeeded that of a failed `fetching`."""
+    started: Started = {"run": run.id, "path": str(run.path), "job_id": run.job_id}
+    data = cast("Followed", {**started, **state})
     closing = summary.closing(run, state, took_s)
+    failure = fetching.error if fetching is not None else None
+    if fetching is not None and fetching.result is not None:
+        data["fetched"] = fetching.result
+        closing += summary.fetched(fetching.result)
+    if failure is not None:
+        output.report(f"not fetched: {failure.message}", *([f"  {failure.hint}"] if failure.hint else []))
+        if state["state"] == "success":
+            output.note(*closing)
+            output.failed_result(failure.code, failure.message, failure.hint, data)
+            return failure.exit_code
     if state["state"] == "success":
         output.note(*closing)
         # A reader of our stdout may have seen enough; the run's result is what counts.

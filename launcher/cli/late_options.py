@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
-from launcher.service.request import LaunchOptions
+from launcher.service.launch_options import LaunchOptions
 from launcher.settings import config
 from launcher.settings.options import JobOptions
 

@@ -13,7 +13,8 @@ from launcher.console import summary
 from launcher.errors import SpecError
 from launcher.service import launch as service
 from launcher.service import rendered
-from launcher.service.request import LaunchOptions, chosen, of, resolve
+from launcher.service.launch_options import LaunchOptions
+from launcher.service.request import chosen, of, resolve
 from launcher.settings import checks, config
 from launcher.settings.options import JobOptions
 
@@ -184,12 +185,14 @@ def _follow(planned: service.Launch, run: Run, interrupts: Interrupts) -> int:
     from launcher.cli import following
     from launcher.service import arrays
     from launcher.service import following as service_following
+    from launcher.service.fetching import Fetching
     from launcher.service.follow import View
 
     request = planned.request
     output.note(summary.heading(run))
     service.note_places(planned, run)
-    view = View(request.ranks, request.options.explain, request.lent)
+    fetching = Fetching(request.options.fetch, request.options.fetch_to) if request.options.fetch else None
+    view = View(request.ranks, request.options.explain, request.lent, fetching)
 
     def follow(leaving: Leaving) -> tuple[Run, RunState]:
         if run.tasks:
@@ -198,7 +201,7 @@ def _follow(planned: service.Launch, run: Run, interrupts: Interrupts) -> int:
         ended, outcome = service_following.follow(run, request.backend, view, leaving, restarted=shown)
         return ended, outcome.to_json()
 
-    return following.to_end(run, request.backend, interrupts, follow, since=time.time())
+    return following.to_end(run, request.backend, interrupts, follow, since=time.time(), fetching=fetching)
 
 
 def _follow_other(planned: service.Launch, run: Run, interrupts: Interrupts) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypedDict
 
 from launcher.agent.failures import Failure
+from launcher.results.files import Fetched  # noqa: TC001 - schemas are made from the types
 
 State = Literal["pending", "starting", "running", "stopping", "success", "failed", "unknown"] | Failure
 """State of a run; of the failure classes, only final states."""
@@ -143,7 +144,12 @@ class Started(TypedDict):
     """The scheduler's own id; null if there is none, or none is known yet."""
 
 
-class Followed(RunState, Started):
+class _MaybeFetched(TypedDict, total=False):
+    fetched: Fetched
+    """With `--fetch`: the files that were fetched."""
+
+
+class Followed(RunState, Started, _MaybeFetched):
     """A run that was followed to its end."""
 
 

@@ -12,15 +12,18 @@ from launcher.service import limits
 from launcher.system.question import Question
 
 if TYPE_CHECKING:
+    from launcher.agent.protocol import Event
     from launcher.backends._base import AnyBackend
     from launcher.runs.records import Run
+    from launcher.service.fetching import Fetching
     from launcher.service.interrupts import Interrupts, Unattended
 
 
 class Errands:
     """Requests that run in the background."""
 
-    def __init__(self, run: Run, backend: AnyBackend) -> None:
+    def __init__(self, run: Run, backend: AnyBackend, fetching: Fetching | None = None) -> None:
+        self._fetching = fetching
         self._run, self._handle, self._backend = run, run.handle, backend
         self._errands: list[tuple[str, Question[None]]] = []
 
@@ -42,6 +45,11 @@ class Errands:
         errand = Question(ask, method)
         errand.answered(limits.READ_TIMEOUT_S)
         self._errands.append((method, errand))
+
+    def event(self, record: Event) -> None:
+        """Fetch files while a node waits for that."""
+        if record.name == "outputs_ready" and self._fetching is not None:
+            self._fetching.begin(self._run)
 
     def hear(self) -> None:
         """Report requests that failed."""

@@ -87,6 +87,17 @@ def fetch(run: Run, patterns: Sequence[str], to: Path, nodes: Sequence[int]) -> 
     return {"run": run.id, "to": str(to), "files": files, "left_out": left_out}
 
 
+def release(run: Run, node: int) -> None:
+    """Tell the node's agent that nothing more will be fetched, if it waits for that."""
+    backend = observe.backend_of(run)
+    if backend.has_outputs and not backend.shares_outputs:
+        outputs: Outputs = backend.open_outputs(run.known, node)
+        try:
+            outputs.release()
+        finally:
+            outputs.close()
+
+
 def _places(run: Run, backend: AnyBackend, nodes: Sequence[int]) -> list[_Node]:
     """One directory per host if there are several; all files are in one place if the nodes share it."""
     if backend.shares_outputs:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from launcher.runs.outcome import Outcome
     from launcher.runs.reader import Wanted
     from launcher.runs.records import Run
+    from launcher.service.fetching import Fetching
     from launcher.service.leaving import Leaving
 
 
@@ -46,6 +47,8 @@ class View(NamedTuple):
     explain: bool = False
     terminal: LentTerminal | None = None
     """From `terminal_modes.lent`."""
+
+    fetching: Fetching | None = None
 
 
 class Follower:
@@ -69,7 +72,7 @@ class Follower:
             is_cancelled=lambda: self._ending.asked() is not None,
         )
         self._nodes = NodeWatch(run, backend, self._report, self._announcer, self._take)
-        self._errands = Errands(run, backend)
+        self._errands = Errands(run, backend, view.fetching)
         self._ending = Ending(
             run, self._report, self._nodes, self._errands, interrupts=leaving.interrupts, workers=self._workers
         )
@@ -171,6 +174,7 @@ class Follower:
             return
         if isinstance(record, Event):
             self._workers.event(node, record)
+            self._errands.event(record)
         if self._terminal is not None and isinstance(record, Event):
             self._lend(self._terminal, node, record)
         self._report.add(node, record)

@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher import backends
 from launcher.errors import SpecError
-from launcher.service.request import LaunchOptions
+from launcher.service.launch_options import LaunchOptions
 from launcher.settings import config
 from launcher.settings.options import JobOptions
 from launcher.system import names

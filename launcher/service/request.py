@@ -9,74 +9,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from launcher import backends, output, spec
 from launcher.errors import SpecError
 from launcher.payload import credentials
+from launcher.service.launch_options import LaunchOptions, check, is_rank
 from launcher.settings import checks, config, job_spec
-from launcher.settings.options import JobOptions, one_of, option
+from launcher.settings.options import JobOptions
 from launcher.system import names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from launcher.agent.messages import LentTerminal
     from launcher.backends._base import AnyBackend, Plan
     from launcher.runs.reader import Wanted
     from launcher.spec import JobSpec, Kind
-
-
-def _is_rank(what: str) -> Callable[[str], object]:
-    """A check that the text is a rank or empty."""
-
-    def check(text: str) -> None:
-        if text and not (text.isascii() and text.isdecimal() and len(text) < 8):
-            raise SpecError(f"{what} {text!r} is not a rank", hint=f"write --{what} 0")
-
-    return check
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchOptions:
-    """Options that concern a single launch and are not settings."""
-
-    module: bool = option(
-        False, flags=("-m", "--module"), help="SCRIPT is the name of a module, as with python -m.", group="job"
-    )
-    detach: bool = option(False, flags=("-d", "--detach"), help="Print the run's id and return at once.", group="job")
-    unique: bool = option(
-        False,
-        flags=("--unique",),
-        help="Start nothing while a run of this --name has not ended; attach to it.",
-        group="job",
-    )
-    if_running: str = option(
-        "",
-        metavar="attach|fail|new",
-        help="What --unique does then [default: attach].",
-        check=lambda text: text and one_of("if-running", "attach", "fail", "new")(text),
-        group="job",
-    )
-    dry_run: bool = option(False, flags=("--dry-run",), help="Print what would be sent; write and send nothing.")
-    render_to: str = option(
-        "", metavar="DIR", help="Write what would be sent to files in DIR, to send it by hand.", group="files"
-    )
-    interactive: str = option(
-        "",
-        metavar="RANK",
-        help="Connect the keyboard to that rank, on a terminal of its own.",
-        flags=("--interactive",),
-        check=_is_rank("interactive"),
-    )
-    debug: str = option(
-        "",
-        metavar="RANK",
-        help="The same, and open pdb if an exception would end that rank, while the others wait.",
-        flags=("--debug",),
-        check=_is_rank("debug"),
-    )
-    explain: bool = option(
-        False, flags=("--explain",), help="Show which variables are set for NCCL, gloo, UCX and OpenMP, and why."
-    )
-    quiet: bool = option(False, flags=("-q", "--quiet"), help="Print only warnings and failures on stderr.")
-    verbose: bool = option(False, flags=("-v", "--verbose"), help="Print more on stderr.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +60,7 @@ def resolve(backend_name: str | None, values: Mapping[str, Any], settings: confi
     resolved = settings.resolve(config.GlobalOptions, flags=of(config.GlobalOptions, values))
     general = config.build(config.GlobalOptions, resolved)
     options = LaunchOptions(**{key: value for key, value in of(LaunchOptions, values).items() if value is not None})
-    _check_launch(options)
+    check(options)
     checks.check(config.GlobalOptions, resolved)
     warn_of_variables(settings.env)
     where = chosen(backend_name, values, settings)
@@ -137,7 +82,12 @@ def resolve(backend_name: str | None, values: Mapping[str, Any], settings: confi
         backend=where.backend,
         backend_name=where.backend.name,
         cluster=where.cluster.name if where.cluster else None,
-        job=replace(_job(asked, options, values["script"], values.get("args") or []), terminal=lent, debug=debug),
+        job=replace(
+            _job(asked, options, values["script"], values.get("args") or []),
+            terminal=lent,
+            debug=debug,
+            fetches=bool(options.fetch),
+        ),
         options=options,
         runs_root=general.runs_dir,
         on_hangup=asked.on_hangup,
@@ -148,21 +98,10 @@ def resolve(backend_name: str | None, values: Mapping[str, Any], settings: confi
     )
 
 
-def _check_launch(options: LaunchOptions) -> None:
-    """Check the options of this launch, which no settings file has."""
-    if options.render_to and (options.dry_run or options.detach):
-        raise SpecError(
-            f"--render-to and --{'dry-run' if options.dry_run else 'detach'} exclude each other",
-            hint="it starts nothing",
-        )
-    if options.if_running:
-        one_of("if-running", "attach", "fail", "new")(options.if_running)
-
-
 def _with_keyboard(options: LaunchOptions, job: JobOptions) -> LaunchOptions:
     """Set `interactive` to the rank with the keyboard, for `debug` too. Raises `SpecError` if there is no keyboard."""
     for name in ("interactive", "debug"):
-        _is_rank(name)(getattr(options, name))
+        is_rank(name)(getattr(options, name))
     if options.debug and options.interactive not in ("", options.debug):
         told = f"--debug {options.debug} and --interactive {options.interactive}"
         hint = "--debug gives it to its rank"

@@ -40,8 +40,10 @@ def test_files_of_hosts_are_fetched_whole(rack: Rack) -> None:
     """By pattern, from one host or all; nothing outside of the directory, and nothing twice."""
     rack.private_disks(*rack.ssh.hosts[:2])
     rack.write("writes.py", WRITES)
-    run = rack("--nodes", "2", "writes.py")
+    run = rack("--nodes", "2", "--fetch", "results/deep", "--fetch-to", "at-end", "--fetch", "*.none", "writes.py")
     assert run.exit_code == 0, run.stderr
+    assert "1 file fetched to at-end" in run.stderr
+    assert (rack.directory / "at-end/results/deep/empty.txt").exists()
     name = rack.id_of("writes")
 
     one = rack.shell("fetch", name, "results/**", "--to", "one", "--output", "json").json["result"]

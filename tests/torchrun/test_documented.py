@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from launcher.cli import spellings
-from launcher.service.request import LaunchOptions
+from launcher.service.launch_options import LaunchOptions
 from launcher.settings.options import JobOptions
 from launcher.torchrun.options import OPTIONS
 from tests.pages import quoted, section, table

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher.cli import spellings
-from launcher.service.request import LaunchOptions
+from launcher.service.launch_options import LaunchOptions
 from launcher.settings.options import JobOptions
 from launcher.torchrun import options as torchrun_options
 

@@ -15,7 +15,7 @@ from ..stream.stderr import Stderr
 from ..stream.writer import Writer
 from ..system import facts, processes, threads
 from ..system.scratch import within
-from . import function_call
+from . import function_call, holding
 from .children import ServerProcess
 from .joining import LOOK_S, Joining
 from .loop import Loop
@@ -190,6 +190,8 @@ class Node:
         outcome = self.outcome
         result, why = outcome.verdict(self.messages.own_cause, met=self.joining.met)
         within(_FAREWELL_S, lambda: self.joining.end(result, why), None)
+        if self.place.job.hold_s:
+            holding.hold(self.place, self.out, self.stops, self.stopping.is_to_leave)
         self.place.scratch.close()
         if why is not None and result == "failed":
             self.out.event("failure", cause=why)

@@ -1,6 +1,7 @@
 """A node's side of `fetch`: `agent.pyz host outputs SPEC`, where SPEC is the node's spec.json.
 
-Each request is a line of JSON on stdin, until stdin ends: `{"list": PATTERN}`, or `{"read": NAME, "offset": BYTES}`.
+Each request is a line of JSON on stdin, until stdin ends: `{"list": PATTERN}`, `{"read": NAME, "offset": BYTES}`, or
+`{"release": true}`, for an agent that waits until its files are fetched.
 Frames on stdout, each a line and the data that it announces:
     d BYTES    this many bytes of the file follow
     k          nothing yet; keeps the connection alive
@@ -19,6 +20,9 @@ from .tree import Tree, TreeError
 
 READY = b"\ndistlaunch-outputs-1\n"
 """Written to stdout first, as login files may have printed something before."""
+
+RELEASED = "fetched"
+"""In the run's directory: nothing more will be fetched."""
 
 _ALIVE_S = 5.0
 
@@ -45,7 +49,8 @@ def main(spec_path: str) -> None:
 
     try:
         with open(spec_path, encoding="utf-8") as file:
-            tree = Tree(directory_of(json.load(file)), alive)
+            spec = json.load(file)
+        tree = Tree(directory_of(spec), alive)
     except (OSError, ValueError, KeyError) as error:
         sys.exit(f"{spec_path}: {error}")
     _write(READY)
@@ -54,6 +59,9 @@ def main(spec_path: str) -> None:
         try:
             if "list" in request:
                 found = tree.listed(request["list"])
+            elif "release" in request:
+                os.close(os.open(os.path.join(spec["directory"], RELEASED), os.O_WRONLY | os.O_CREAT, 0o600))
+                found = {}
             else:
                 found = tree.read(request["read"], int(request["offset"]), send)
         except TreeError as error:

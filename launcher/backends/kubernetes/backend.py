@@ -145,6 +145,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
             workers=self._workers(spec),
             sigterm_means=Failure.PREEMPTED,
             replaces_lost=self.may_start_again,
+            hold_s=pod.HOLD_S if spec.fetches else 0.0,
         )
 
     def _workers(self, spec: JobSpec) -> int:

@@ -37,6 +37,9 @@ STARTS_AGAIN = ("job", "jobset", "trainjob")
 _GRACE_MORE_S = 15
 """How long the agent needs, beyond its workers' grace time, to report how they exited."""
 
+HOLD_S = 600.0
+"""With --fetch, how long the first pod waits at its end for a launcher that fetches its files."""
+
 _LIMIT_MORE_S = 60
 """The agent enforces the time limit; the kubelet ends a pod whose agent could not, this much later."""
 
@@ -72,6 +75,7 @@ def template(
     }
     if spec.time_limit_s is not None:
         body["activeDeadlineSeconds"] = math.ceil(spec.time_limit_s + spec.grace_s) + _LIMIT_MORE_S
+        body["activeDeadlineSeconds"] += math.ceil(HOLD_S) if spec.fetches else 0
     body.update(_placement(opts, run))
     body.update(_identity(opts))
     if opts.host_network:

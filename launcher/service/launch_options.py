@@ -1,0 +1,100 @@
+"""The options of a single launch, which are not settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from launcher.errors import SpecError
+from launcher.settings.options import one_of, option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def is_rank(what: str) -> Callable[[str], object]:
+    """A check that the text is a rank or empty."""
+
+    def check(text: str) -> None:
+        if text and not (text.isascii() and text.isdecimal() and len(text) < 8):
+            raise SpecError(f"{what} {text!r} is not a rank", hint=f"write --{what} 0")
+
+    return check
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOptions:
+    """Options that concern a single launch and are not settings."""
+
+    module: bool = option(
+        False, flags=("-m", "--module"), help="SCRIPT is the name of a module, as with python -m.", group="job"
+    )
+    detach: bool = option(False, flags=("-d", "--detach"), help="Print the run's id and return at once.", group="job")
+    unique: bool = option(
+        False,
+        flags=("--unique",),
+        help="Start nothing while a run of this --name has not ended; attach to it.",
+        group="job",
+    )
+    if_running: str = option(
+        "",
+        metavar="attach|fail|new",
+        help="What --unique does then [default: attach].",
+        check=lambda text: text and one_of("if-running", "attach", "fail", "new")(text),
+        group="job",
+    )
+    dry_run: bool = option(False, flags=("--dry-run",), help="Print what would be sent; write and send nothing.")
+    render_to: str = option(
+        "", metavar="DIR", help="Write what would be sent to files in DIR, to send it by hand.", group="files"
+    )
+    fetch: tuple[str, ...] = option(
+        (),
+        metavar="PATTERN",
+        flags=("--fetch",),
+        help="At the end, fetch these files of the first node, such as 'results/**', as the command fetch does.",
+        group="files",
+    )
+    fetch_to: str = option(
+        "",
+        metavar="DIR",
+        flags=("--fetch-to",),
+        help="Directory here for these files [default: one of the run's name].",
+        group="files",
+    )
+    interactive: str = option(
+        "",
+        metavar="RANK",
+        help="Connect the keyboard to that rank, on a terminal of its own.",
+        flags=("--interactive",),
+        check=is_rank("interactive"),
+    )
+    debug: str = option(
+        "",
+        metavar="RANK",
+        help="The same, and open pdb if an exception would end that rank, while the others wait.",
+        flags=("--debug",),
+        check=is_rank("debug"),
+    )
+    explain: bool = option(
+        False, flags=("--explain",), help="Show which variables are set for NCCL, gloo, UCX and OpenMP, and why."
+    )
+    quiet: bool = option(False, flags=("-q", "--quiet"), help="Print only warnings and failures on stderr.")
+    verbose: bool = option(False, flags=("-v", "--verbose"), help="Print more on stderr.")
+
+
+def check(options: LaunchOptions) -> None:
+    """Check the options of this launch, which no settings file has."""
+    if options.render_to and (options.dry_run or options.detach):
+        raise SpecError(
+            f"--render-to and --{'dry-run' if options.dry_run else 'detach'} exclude each other",
+            hint="it starts nothing",
+        )
+    if options.fetch and (options.detach or options.render_to):
+        raise SpecError(
+            f"--fetch and --{'detach' if options.detach else 'render-to'} exclude each other",
+            hint="distlaunch fetch RUN, once it has written them",
+        )
+    if options.fetch_to and not options.fetch:
+        raise SpecError("--fetch-to without --fetch", hint="add --fetch PATTERN")
+    if options.if_running:
+        one_of("if-running", "attach", "fail", "new")(options.if_running)

@@ -1,0 +1,53 @@
+"""Files of pods: fetched while they run, before they end with `--fetch`, and lost after that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.k8s.conftest import User
+
+pytestmark = [pytest.mark.k8s, pytest.mark.timeout(300)]
+
+WRITES = """
+import os, sys, time
+os.makedirs("results", exist_ok=True)
+with open(f"results/rank-{os.environ['RANK']}.bin", "wb") as file:
+    file.write(bytes(range(256)) * 10_000)
+print("written", flush=True)
+while sys.argv[1:] == ["waits"]:
+    time.sleep(0.1)
+raise SystemExit(3 if sys.argv[1:] == ["fails"] else 0)
+"""
+CONTENT = bytes(range(256)) * 10_000
+
+
+def test_files_of_pods_are_fetched_before_they_are_lost(pods: User) -> None:
+    """While the run continues, at its end by itself, and with an error that says why once it is too late."""
+    pods.write("writes.py", WRITES)
+    running = pods.follow("--nodes", "2", "--name", "waits", "writes.py", "waits")
+    running.wait("its line", lambda: "written" in running.stdout)
+
+    every = pods("fetch", running.run, "results", "--node", "all", "--to", "every", "--output", "json")
+    done = pods("k8s", "--nodes", "2", "--name", "ends", "--fetch", "results/*", "--output", "json", "writes.py", "fails")
+    nothing = pods("k8s", "--name", "nothing", "--fetch", "none/**", "--fetch-to", "no", "writes.py")
+    late = pods("fetch", done.json["result"]["run"], "results/*", "--to", "late")
+    cancelled = pods("cancel", running.run)
+
+    paths = {file["path"] for file in every.json["result"]["files"]}
+    assert paths == {"node-0/results/rank-0.bin", "node-1/results/rank-1.bin"}
+    assert (pods.cli.directory / "every/node-1/results/rank-1.bin").read_bytes() == CONTENT
+    assert done.exit_code == 1, "the run has failed, and its files are fetched all the same"
+    fetched = done.json["result"]["fetched"]
+    assert [file["path"] for file in fetched["files"]] == ["results/rank-0.bin"]
+    assert (pods.cli.directory / done.json["result"]["run"] / "results/rank-0.bin").read_bytes() == CONTENT
+    assert nothing.exit_code == 2
+    assert "not fetched: " in nothing.stderr
+    assert "nothing matches 'none/**'" in nothing.stderr
+    assert "success after" in nothing.stderr
+    assert late.exit_code == 4
+    assert "node 0 has no pod that runs" in late.stderr
+    assert "--fetch PATTERN" in late.stderr
+    assert cancelled.exit_code == 0
