@@ -31,7 +31,9 @@ def test_files_of_pods_are_fetched_before_they_are_lost(pods: User) -> None:
     running.wait("its line", lambda: "written" in running.stdout)
 
     every = pods("fetch", running.run, "results", "--node", "all", "--to", "every", "--output", "json")
-    done = pods("k8s", "--nodes", "2", "--name", "ends", "--fetch", "results/*", "--output", "json", "writes.py", "fails")
+    done = pods(
+        "k8s", "--nodes", "2", "--name", "ends", "--fetch", "results/*", "--output", "json", "writes.py", "fails"
+    )
     nothing = pods("k8s", "--name", "nothing", "--fetch", "none/**", "--fetch-to", "no", "writes.py")
     late = pods("fetch", done.json["result"]["run"], "results/*", "--to", "late")
     cancelled = pods("cancel", running.run)
