@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.errors import RunNotFoundError, StorageError, UntrustedError
+from launcher.errors import RequestError, RunNotFoundError, StorageError, UntrustedError
 from launcher.runs.records import DIRECTORY_HINT, Run
 from launcher.system import numbers, storage, trust
 
@@ -136,6 +136,25 @@ def _fits(key: str, value: object) -> bool:
 def _age(name: str) -> tuple[bool, str, str]:
     match = _ID.match(name)
     return (match is None, match[1] if match else "", name)
+
+
+def link(directory: Path, original: Path) -> Run:
+    """Make a run that is recorded elsewhere one of the runs in this directory, by a link: all commands share its locks.
+
+    Raises `UntrustedError` if others could change it, `RequestError` if it is known here or cannot be read.
+    """
+    path = directory / original.name
+    if path.exists():
+        raise RequestError(f"{original.name} is already known here", hint=f"distlaunch status {original.name}")
+    trust.require("run", original / "run.json")
+    found = read(original.parent, original.name)
+    if found.damaged:
+        raise RequestError(f"{original} cannot be read as a run: {found.damaged}", hint=f"ls -l {original}")
+    with storage.storage_errors(path, DIRECTORY_HINT):
+        trust.make("runs_dir", directory, 0o755)
+        path.unlink(missing_ok=True)  # a link to a run that was removed there
+        path.symlink_to(original)
+    return read(directory, original.name)
 
 
 def name_of(run_id: str) -> str:

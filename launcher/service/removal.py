@@ -38,6 +38,9 @@ def remove(run: Run, *, force: bool = False) -> None:
 
     `force`: remove its directory even if the cluster or a host cannot be reached.
     """
+    if run.path.is_symlink():  # adopted: it is removed here only
+        run.path.unlink()
+        return
     with lock.hold(run.path, "rm"):
         if run.handle is not None and not run.damaged:
             try:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.agent.messages import Rendezvous
+    from launcher.results.run import ClusterRun
+    from launcher.runs.records import Run
     from launcher.spec import JobSpec
     from launcher.system.pipes import Bridge
 
@@ -52,6 +54,8 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
 
     name: ClassVar[str] = "local"
     can_requeue: ClassVar[bool] = True
+    can_adopt: ClassVar[bool] = True
+    can_list: ClassVar[bool] = True
     has_terminals: ClassVar[bool] = True
     has_outputs: ClassVar[bool] = True
     shares_outputs: ClassVar[bool] = True
@@ -145,6 +149,18 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
     def recover(self, handle: LocalHandle) -> LocalHandle | None:
         """The handle, if any agent has begun: each is recorded before it begins, and then records itself."""
         return handle if any(agent.begun for agent in processes.of(handle)) else None
+
+    def found(self) -> list[ClusterRun]:
+        """The runs of all users whose agents run on this machine."""
+        from launcher.backends.local import here
+
+        return here.found()
+
+    def adopt(self, text: str, runs_root: Path) -> Run:
+        """Find the run by its agents; its directory stays where it is."""
+        from launcher.backends.local import here
+
+        return here.adopt(text, runs_root)
 
     def requeue(self, handle: LocalHandle, attempt: int, record: Record = unrecorded) -> LocalHandle:
         """Start the same agents again once all have exited; wait for those that have sent their final event."""
