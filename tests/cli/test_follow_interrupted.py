@@ -35,6 +35,18 @@ def test_a_signal_to_the_launcher_cancels_the_run(distlaunch: Cli, number: signa
     assert recorded(distlaunch)["state"] == "cancelled"
 
 
+def test_a_hangup_that_is_to_detach_leaves_the_run_and_blocks_no_signal_of_the_workers(distlaunch: Cli) -> None:
+    distlaunch.write("waits.py", "import signal\nprint(signal.pthread_sigmask(signal.SIG_BLOCK, ()))\n" + WAITS)
+    with distlaunch.start("local", "--on-hangup", "detach", "waits.py") as process:
+        assert b"set()" in until(process, b"ready")
+        process.send_signal(signal.SIGHUP)
+        code, stderr = end(process)
+
+    assert (code, "to come back: distlaunch attach waits-" in stderr) == (5, True)
+    assert "state    running" in distlaunch("status", "last").stdout
+    assert distlaunch("cancel", "--force", "last").exit_code == 0
+
+
 def test_the_second_ctrl_c_does_not_wait_for_the_grace_time(distlaunch: Cli) -> None:
     distlaunch.write("stubborn.py", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAITS)
     with distlaunch.start("local", "--grace", "100s", "stubborn.py") as process:
