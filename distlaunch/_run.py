@@ -14,6 +14,7 @@ from launcher.runs import directories, records
 from launcher.runs.reader import parse_ranks
 from launcher.service import again, finding, listing, observe, removal
 from launcher.service import cancel as ending
+from launcher.service import fetch as fetching
 from launcher.service import logs as streams
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from distlaunch._events import Event, WorkerLine
+    from launcher.results.files import Fetched
     from launcher.results.run import RunState, Status
 
 T = TypeVar("T")
@@ -160,6 +162,16 @@ class Run:
     def requeue(self) -> int:
         """Start it again in its directory; a script that keeps checkpoints continues. Returns the attempt's number."""
         return again.requeue(directories.again(self._record))
+
+    @quiet
+    def fetch(self, *patterns: str, to: str | os.PathLike[str] | None = None, node: int | str = 0) -> Fetched:
+        """Fetch files that its workers have written: the `result` of `distlaunch fetch`. `node`: a rank, or `"all"`.
+
+        `to`: the directory here; None: one of the run's name. Raises `RequestError` if nothing matches.
+        """
+        record = directories.again(self._record)
+        target = fetching.target(record, None if to is None else str(to))
+        return fetching.fetch(record, patterns, target, fetching.nodes_of(record, str(node)))
 
     @quiet
     def remove(self, *, force: bool = False) -> None:

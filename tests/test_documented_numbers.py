@@ -14,7 +14,7 @@ from launcher.agent.job import Job
 from launcher.agent.network import reach, secure
 from launcher.agent.store import connection, server
 from launcher.agent.stream import backlog, output, sink, writer
-from launcher.backends._base import new_key
+from launcher.backends._writing import new_key
 from launcher.backends.ansible import backend as ansible
 from launcher.backends.ansible import stream as ansible_stream
 from launcher.backends.kubernetes import backend as kubernetes

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from launcher.agent.job import FUNCTION_FILE, KEY_FILE
+from launcher.backends._writing import write_files
 from launcher.errors import CommandError
-from launcher.system import storage, trust
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from launcher.agent.job import Job
     from launcher.backends._outputs import Outputs
     from launcher.payload.snapshot import Snapshot
     from launcher.results.cluster import SurveyedHost
@@ -277,25 +274,3 @@ AnyBackend: TypeAlias = Backend[Any, Any, Any]
 def master_text(address: str, port: int | None) -> str:
     """MASTER_ADDR and port as `Plan.master` has them; None: the port is chosen at start."""
     return f"{address}:{port}" if port else f"{address} (port chosen at start)"
-
-
-def write_beside(directory: Path, job: Job) -> tuple[str, ...]:
-    """Write what belongs next to a run's spec.json, for its owner only: a new key, the function; returns the names."""
-    contents = {KEY_FILE: new_key(), **({FUNCTION_FILE: job.function} if job.function else {})}
-    for name, text in contents.items():
-        storage.write_whole(directory / name, text.encode("ascii"), mode=0o600)
-    return tuple(contents)
-
-
-def new_key() -> str:
-    """A new secret by which a run's nodes recognize each other."""
-    return os.urandom(32).hex() + "\n"
-
-
-def write_files(directory: Path, contents: Mapping[str, bytes]) -> None:
-    """Write files below a directory, creating directories as needed; files appear whole, links are not followed."""
-    for inner in dict.fromkeys((directory / name).parent for name in contents):
-        with storage.storage_errors(inner):
-            trust.make("directory", inner, 0o755)
-    for name, content in contents.items():
-        storage.write_whole(directory / name, content)

@@ -29,6 +29,9 @@ class NodeReport:
     workers: int | None = None
     """How many are running; None before the first one."""
 
+    worked: bool = False
+    """Whether workers of this round have run, even if all have exited."""
+
     master: str = ""
     started: float | None = None
     last_seen: float | None = None
@@ -96,7 +99,7 @@ class NodeReport:
         """Discard what the previous attempt has reported."""
         self.attempt = attempt
         self.result = self.cause = self.workers = self.debugger = None
-        self.stopping, self.early = "", False
+        self.stopping, self.early, self.worked = "", False, False
         self.lines_lost = 0
         self.last_words.clear()
 
@@ -111,10 +114,10 @@ class NodeReport:
         self.ranks = tuple(ranks) if isinstance(ranks, list) else self.ranks
         self.master = f"{fields.get('master_addr')}:{fields.get('master_port')}"
         self.restarts = fields.get("restarts") or 0
-        self.workers = 0
+        self.workers, self.worked = 0, False
 
     def _on_worker_started(self, _fields: dict[str, Any]) -> None:
-        self.workers = (self.workers or 0) + 1
+        self.workers, self.worked = (self.workers or 0) + 1, True
 
     def _on_worker_exited(self, fields: dict[str, Any]) -> None:
         self.workers = max(0, (self.workers or 0) - 1)
@@ -127,6 +130,7 @@ class NodeReport:
     def _on_heartbeat(self, fields: dict[str, Any]) -> None:
         workers = fields.get("workers")
         self.workers = workers if isinstance(workers, int) else self.workers
+        self.worked = self.worked or bool(self.workers)
         self._lost(fields.get("lines_lost"))
 
     def _on_lines_lost(self, fields: dict[str, Any]) -> None:

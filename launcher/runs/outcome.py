@@ -207,7 +207,7 @@ class RunReport:
             or any(node.stopping or node.failing for node in self.nodes)
         ):
             return "stopping"
-        if any(node.workers for node in self.nodes):
+        if any(node.worked for node in self.nodes):
             return "running"
         if any(node.started is not None for node in self.nodes) or "running" in alive:
             return "starting"

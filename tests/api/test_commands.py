@@ -145,6 +145,16 @@ def shell(here: Path) -> None:
     assert (done.exit_code, done.json["error"]["code"]) == (2, "bad_request")
 
 
+def fetch(here: Path) -> None:
+    run = ended(here)
+    ours = distlaunch.get(run).fetch("work.py", to=here / "ours")
+    theirs = result_of(here, "fetch", run, "work.py", "--to", "theirs")
+    assert (
+        (here / "ours/work.py").read_text() == (here / "theirs/work.py").read_text() == (here / "work.py").read_text()
+    )
+    assert ours["files"] == theirs["files"]
+
+
 def rm(here: Path) -> None:
     runs = [ended(here), ended(here)]
     distlaunch.get(runs[0]).remove()
@@ -239,6 +249,7 @@ CALLS: dict[str, Callable[[Path], None]] = {
     "attach": attach,
     "wait": wait,
     "shell": shell,
+    "fetch": fetch,
     "rm": rm,
     "prune": prune,
     "cancel": cancel,

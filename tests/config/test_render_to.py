@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.backends import _base
+from launcher.backends import _writing
 from launcher.errors import StorageError, UntrustedError
 from launcher.system import storage
 from tests.config.owners import as_root, owned
@@ -167,7 +167,7 @@ def test_it_excludes_flags_that_write_nothing_or_start_something(distlaunch: Cli
 def test_a_strangers_directory_inside_is_not_written_to(tmp_path: Path) -> None:
     inner = owned(tmp_path / "payload", STRANGER, 0o755)
     with pytest.raises(UntrustedError):
-        _base.write_files(tmp_path, {"payload/x.py": b""})
+        _writing.write_files(tmp_path, {"payload/x.py": b""})
     assert os.listdir(inner) == []
 
 

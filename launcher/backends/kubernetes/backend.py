@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher.agent.failures import Failure
-from launcher.backends._base import Backend, PlannedNode, Record, Written, master_text, new_key, unrecorded
+from launcher.backends._base import Backend, PlannedNode, Record, Written, master_text, unrecorded
+from launcher.backends._writing import new_key
 from launcher.backends.kubernetes import objects, pod
 from launcher.backends.kubernetes.handle import KubernetesHandle
 from launcher.backends.kubernetes.options import KubernetesOptions

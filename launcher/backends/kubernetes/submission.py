@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
-from launcher.backends._base import new_key
+from launcher.backends._writing import new_key
 from launcher.backends.kubernetes import api, objects, rights, states, ttl
 from launcher.backends.kubernetes.pod import RUN_LABEL, labels
 from launcher.errors import BackendUnavailableError

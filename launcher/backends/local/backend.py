@@ -18,11 +18,10 @@ from launcher.backends._base import (
     Record,
     Written,
     unrecorded,
-    write_beside,
-    write_files,
 )
 from launcher.backends._files import FileStream
 from launcher.backends._outputs import SharedOutputs
+from launcher.backends._writing import write_beside, write_files
 from launcher.backends.local import processes, programs
 from launcher.backends.local.handle import AgentProcess, LocalHandle
 from launcher.backends.local.options import LocalOptions

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher import output
-from launcher.backends._base import Written, write_beside, write_files
+from launcher.backends._base import Written
+from launcher.backends._writing import write_beside, write_files
 from launcher.errors import StorageError
 from launcher.payload import agent_archive, scripts
 from launcher.system import install, storage

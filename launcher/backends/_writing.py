@@ -1,0 +1,37 @@
+"""Writes what belongs in a run's directory, on any backend."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from launcher.agent.job import FUNCTION_FILE, KEY_FILE
+from launcher.system import storage, trust
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from launcher.agent.job import Job
+
+
+def write_beside(directory: Path, job: Job) -> tuple[str, ...]:
+    """Write what belongs next to a run's spec.json, for its owner only: a new key, the function; returns the names."""
+    contents = {KEY_FILE: new_key(), **({FUNCTION_FILE: job.function} if job.function else {})}
+    for name, text in contents.items():
+        storage.write_whole(directory / name, text.encode("ascii"), mode=0o600)
+    return tuple(contents)
+
+
+def new_key() -> str:
+    """A new secret by which a run's nodes recognize each other."""
+    return os.urandom(32).hex() + "\n"
+
+
+def write_files(directory: Path, contents: Mapping[str, bytes]) -> None:
+    """Write files below a directory, creating directories as needed; files appear whole, links are not followed."""
+    for inner in dict.fromkeys((directory / name).parent for name in contents):
+        with storage.storage_errors(inner):
+            trust.make("directory", inner, 0o755)
+    for name, content in contents.items():
+        storage.write_whole(directory / name, content)
