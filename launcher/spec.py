@@ -121,6 +121,9 @@ class JobSpec:
     ship_secrets: bool = False
     """Whether files that look like credentials are sent, too."""
 
+    links: Literal["keep", "follow", "refuse"] = "keep"
+    """What is sent for links that lead out of the working directory."""
+
     start: Start = "fork"
     preload: tuple[str, ...] = ()
     time_limit_s: float | None = None

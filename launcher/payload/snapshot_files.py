@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+LIMIT_FILES = 100_000
+"""Maximum number of files of a snapshot."""
+
 _GIT_S = 60.0
 _NO_PROGRAMS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 _NEVER = (b".git", b"__pycache__", b".venv")

@@ -31,6 +31,7 @@ def from_options(options: JobOptions, command: tuple[str, ...], *, kind: Kind, c
         env=parse_env(options.env, os.environ),
         secrets=options.secret,
         ship_secrets=options.ship_secrets,
+        links="follow" if options.links == "follow" else "refuse" if options.links == "refuse" else "keep",
         start="spawn" if options.start == "spawn" else "fork",
         preload=options.preload,
         time_limit_s=parse_duration(options.time, "time") if options.time else None,

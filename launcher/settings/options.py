@@ -126,6 +126,14 @@ class JobOptions:
     ship_secrets: bool = option(
         False, help="Also send files and variables that look like credentials.", executes=True, group="files"
     )
+    links: str = option(
+        "keep",
+        metavar="keep|follow|refuse",
+        help="Links that lead out of the working directory: send them as links, what they lead to, or nothing at all.",
+        executes=True,
+        check=one_of("links", "keep", "follow", "refuse"),
+        group="files",
+    )
     start: str = option(
         "fork",
         metavar="fork|spawn",

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.ssh
 WRITES = """
 import os, random
 rank = os.environ["RANK"]
+assert os.readlink("data") == "/etc" and os.path.exists("data/passwd"), "a link out of the directory stays one"
 os.makedirs("results/deep", exist_ok=True)
 with open(f"results/rank-{rank}.bin", "wb") as file:
     file.write(random.Random(int(rank)).randbytes(3_000_000))
@@ -40,9 +41,11 @@ def test_files_of_hosts_are_fetched_whole(rack: Rack) -> None:
     """By pattern, from one host or all; nothing outside of the directory, and nothing twice."""
     rack.private_disks(*rack.ssh.hosts[:2])
     rack.write("writes.py", WRITES)
+    (rack.directory / "data").symlink_to("/etc")
     run = rack("--nodes", "2", "--fetch", "results/deep", "--fetch-to", "at-end", "--fetch", "*.none", "writes.py")
     assert run.exit_code == 0, run.stderr
     assert "1 file fetched to at-end" in run.stderr
+    assert "stay links: data -> /etc; --links follow" in run.stderr
     assert (rack.directory / "at-end/results/deep/empty.txt").exists()
     name = rack.id_of("writes")
 

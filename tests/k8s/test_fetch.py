@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.k8s, pytest.mark.timeout(300)]
 
 WRITES = """
 import os, sys, time
+assert os.readlink("data") == "/etc" and os.path.exists("data/passwd"), "a link out of the directory stays one"
 os.makedirs("results", exist_ok=True)
 with open(f"results/rank-{os.environ['RANK']}.bin", "wb") as file:
     file.write(bytes(range(256)) * 10_000)
@@ -27,13 +28,13 @@ CONTENT = bytes(range(256)) * 10_000
 def test_files_of_pods_are_fetched_before_they_are_lost(pods: User) -> None:
     """While the run continues, at its end by itself, and with an error that says why once it is too late."""
     pods.write("writes.py", WRITES)
+    (pods.cli.directory / "data").symlink_to("/etc")
     running = pods.follow("--nodes", "2", "--name", "waits", "writes.py", "waits")
     running.wait("its line", lambda: "written" in running.stdout)
 
     every = pods("fetch", running.run, "results", "--node", "all", "--to", "every", "--output", "json")
-    done = pods(
-        "k8s", "--nodes", "2", "--name", "ends", "--fetch", "results/*", "--output", "json", "writes.py", "fails"
-    )
+    ends = ("--name", "ends", "--fetch", "results/*", "--output", "json")
+    done = pods("k8s", "--nodes", "2", *ends, "writes.py", "fails")
     nothing = pods("k8s", "--name", "nothing", "--fetch", "none/**", "--fetch-to", "no", "writes.py")
     late = pods("fetch", done.json["result"]["run"], "results/*", "--to", "late")
     cancelled = pods("cancel", running.run)

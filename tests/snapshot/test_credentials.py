@@ -144,7 +144,7 @@ def test_a_directory_of_credentials_and_links_to_credentials_are_recognized(tmp_
         snapshot.collect(work, limit_bytes=1000)
     (work / ".env").unlink()
     (work / ".env").symlink_to("/etc/hostname")
-    found = snapshot.collect(work, limit_bytes=1000, keep_outside_links=True)
+    found = snapshot.collect(work, limit_bytes=1000, same_disk=True)
     assert [file.path for file in found.files] == [".env", "plain"], "a link alone, whose content stays where it is"
 
 

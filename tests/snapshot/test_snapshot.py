@@ -181,15 +181,45 @@ def test_the_tar_depends_on_the_contents_alone(tmp_path: Path) -> None:
     assert collect(tmp_path / "one").digest != before
 
 
-def test_links_that_lead_out_of_the_directory_are_named(tmp_path: Path) -> None:
+def test_links_that_lead_out_of_the_directory_are_kept_followed_or_refused(tmp_path: Path) -> None:
     directory = tmp_path / "work"
     write_one(directory, "a.py")
-    (directory / "data").symlink_to("/usr")
-    (directory / "up").symlink_to("../other")
+    write(tmp_path / "data", **{"x/y": "y", "z": "z"})
+    (tmp_path / "data/to-z").symlink_to("z")
+    (directory / "data").symlink_to(tmp_path / "data")
+    (directory / "up").symlink_to("../data/z")
     (directory / "hop").symlink_to("data")
+    (directory / "sub").mkdir()
+    (directory / "sub/in").symlink_to("../a.py")
 
-    with pytest.raises(SpecError, match="data, hop, up"):
-        collect(directory)
+    kept = collect(directory)
+    follows = collect(directory, links="follow")
+    followed = unpacked(follows, tmp_path / "followed")
+    (directory / "gone").symlink_to("../nothing")
+
+    real = str(tmp_path / "data")
+    outside = {"data": real, "up": f"{real}/z", "hop": "data"}
+    assert {file.path: file.link for file in kept.files} == {"a.py": None, "sub/in": "../a.py", **outside}
+    (said,) = kept.warnings
+    assert f"data -> {real}, hop -> data, up -> ../data/z; --links follow" in said
+    assert collect(directory, same_disk=True).warnings == ()
+    assert (followed / "up").read_text() == (followed / "hop/z").read_text() == (followed / "data/z").read_text() == "z"
+    assert (followed / "data/x/y").read_text() == "y"
+    assert not any((followed / name).is_symlink() for name in ("data", "up", "hop", "data/to-z"))
+    assert follows.warnings[0].endswith("not sent: data/to-z, hop/to-z")
+    with pytest.raises(SpecError, match=r"links lead out of .*: data -> .*, gone -> \.\./nothing, hop -> data, up -> "):
+        collect(directory, links="refuse")
+    with pytest.raises(SpecError, match="gone cannot be read: No such file"):
+        collect(directory, links="follow")
+
+
+def test_a_link_to_credentials_is_not_followed(tmp_path: Path) -> None:
+    write(tmp_path, **{"work/a.py": "", "home/.ssh/id_rsa": "key"})
+    (tmp_path / "work/key").symlink_to("../home/.ssh/id_rsa")
+
+    assert names(collect(tmp_path / "work")) == ["a.py", "key"]
+    with pytest.raises(SpecError, match="key"):
+        collect(tmp_path / "work", links="follow")
 
 
 def test_a_snapshot_that_is_too_large_is_refused_with_its_largest_entries(tmp_path: Path) -> None:

@@ -80,9 +80,9 @@ def test_nothing_is_read_through_a_link_that_came_later(
         monkeypatch.setattr(snapshot, "_check_size", lambda *_: swap(work))
     if when == "before it is read":
         with pytest.raises(SpecError, match="sub/x cannot be read"):
-            collect(work, keep_outside_links=True)
+            collect(work, same_disk=True)
         return
-    found = collect(work, keep_outside_links=True)
+    found = collect(work, same_disk=True)
     if when == "while the names are known":
         assert [file.path for file in found.files if file.link is None] == ["a.py"]
         assert PRIVATE.encode() not in sent(found)
@@ -118,7 +118,7 @@ def test_nothing_private_is_sent_while_files_are_swapped_all_the_time(work: Path
     try:
         for _ in range(200):
             try:
-                found = collect(work, keep_outside_links=True)
+                found = collect(work, same_disk=True)
                 data = sent(found)
             except SpecError:
                 continue

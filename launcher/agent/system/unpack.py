@@ -44,7 +44,7 @@ def unpack(source: str, directory: str) -> None:
         target = os.path.join(directory, stem)
         os.makedirs(target, exist_ok=True)
         with io.BufferedReader(_Pieces(paths), 1 << 20) as whole, tarfile.open(fileobj=whole, mode="r|gz") as tar:
-            if hasattr(tarfile, "data_filter"):
-                tar.extractall(target, filter="data")
+            if hasattr(tarfile, "tar_filter"):  # "data" would refuse links to what is outside of the directory
+                tar.extractall(target, filter="tar")
             else:  # an old Python; the launcher packs no path that leads out of the directory
                 tar.extractall(target)  # noqa: S202

@@ -127,7 +127,8 @@ def _files(options: AnsibleOptions, spec: JobSpec, runs_root: Path) -> tuple[Sna
         command[0] = str(script.relative_to(root))
         also = [command[0]]
     limit = parse_size(options.snapshot_limit, "snapshot-limit")
-    found = snapshot.collect(root, limit_bytes=limit, also=also, leave_out=[runs_root], ship_secrets=spec.ship_secrets)
+    how: dict[str, Any] = {"ship_secrets": spec.ship_secrets, "links": spec.links}
+    found = snapshot.collect(root, limit_bytes=limit, also=also, leave_out=[runs_root], **how)
     for warning in found.warnings:
         output.warn(warning)
     return found, command

@@ -76,7 +76,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         snapshot = None
         if self.opts.snapshot and not self.opts.workdir:
             script = command[0] if spec.kind == "script" and not bundled else None
-            snapshot = config_maps.collect(Path(spec.cwd), script, run_dir.parent, ship_secrets=spec.ship_secrets)
+            snapshot = config_maps.collect(spec, script, run_dir.parent)
         job = self._job(spec, run, command, name)
         packed = config_maps.archives(snapshot, bundled=bundled)
         agent = agent_archive.packed(byte_code=False)  # the image has its own Python, and ConfigMaps are small

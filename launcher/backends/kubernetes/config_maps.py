@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
@@ -15,9 +16,9 @@ from launcher.system import install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from launcher.payload.snapshot import Snapshot
+    from launcher.spec import JobSpec
 
 LIMIT_BYTES = 64_000_000
 """Maximum total size of the working directory's files."""
@@ -53,13 +54,14 @@ def archives(snapshot: Snapshot | None, *, bundled: bool) -> dict[str, bytes]:
     return found
 
 
-def collect(directory: Path, script: str | None, leave_out: Path, *, ship_secrets: bool) -> Snapshot:
+def collect(spec: JobSpec, script: str | None, leave_out: Path) -> Snapshot:
     """The files of the working directory."""
     from launcher.payload import snapshot as snapshots
 
     also = [script] if script else []
-    how: dict[str, Any] = {"also": also, "leave_out": [leave_out], "ship_secrets": ship_secrets}
-    found = snapshots.collect(directory, limit_bytes=LIMIT_BYTES, **how)
+    how: dict[str, Any] = {"also": also, "leave_out": [leave_out]}
+    how |= {"ship_secrets": spec.ship_secrets, "links": spec.links}
+    found = snapshots.collect(Path(spec.cwd), limit_bytes=LIMIT_BYTES, **how)
     for warning in found.warnings:
         output.warn(warning)
     return found

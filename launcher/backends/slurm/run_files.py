@@ -63,7 +63,8 @@ def collect(spec: JobSpec, directory: Path, runs_root: Path) -> Snapshot:
         limit_bytes=_SNAPSHOT_BYTES,
         also=[os.path.relpath(os.path.join(spec.cwd, spec.command[0]), directory)],
         leave_out=[runs_root],
-        keep_outside_links=True,
+        links=spec.links,
+        same_disk=True,
         ship_secrets=spec.ship_secrets,
     )
     for warning in found.warnings:

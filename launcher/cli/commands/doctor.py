@@ -40,6 +40,8 @@ _NOT_OURS: tuple[str, ...] = (
 _NOT_OURS += (
     "module",
     "detach",
+    "fetch",
+    "fetch_to",
     "explain",
     "log_ranks",
     "runs_dir",
