@@ -91,7 +91,7 @@ class JobOptions:
     nodes: str = option(
         "",
         metavar="N|MIN:MAX",
-        help="Number of nodes [default: 1, or all hosts of an inventory]; MIN:MAX makes the run elastic.",
+        help="Number of nodes [default: 1, or all of an inventory or Slurm allocation]; MIN:MAX makes the run elastic.",
         check=lambda text: text and spec.NodeRange.parse(text),
         group="resources",
     )

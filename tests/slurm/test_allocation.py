@@ -28,6 +28,17 @@ SHELLS = {
         "distlaunch slurm --nodes 2 --partition main --name some --log-ranks all reduce.py",
         "squeue --noheader --states=all --me --name=some --format=%i",
     ),
+    "all": (3, "distlaunch slurm --log-ranks all show.py", "distlaunch local --no-python true"),
+    "several groups": (
+        "2 : --nodes=1",
+        "distlaunch slurm --name all --log-ranks all show.py",
+        "distlaunch slurm --name second --het-group 1 show.py",
+        "distlaunch slurm --nodes 2 show.py; distlaunch slurm --het-group 0,2 show.py",
+        "run=$(distlaunch slurm --detach waits.py)",
+        "grep -m3 ready < <(distlaunch logs --follow $run)",
+        "distlaunch cancel $run",
+        "echo left: $(squeue --steps --noheader --jobs=$SLURM_JOB_ID)",
+    ),
     "by hand": (
         2,
         "distlaunch slurm --nodes 2 --render-to rendered show.py 'a b'",
@@ -73,17 +84,17 @@ def shells(slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[d
     """All of them at the same time, ended."""
     logins = {name: Login(Cli(tmp_path_factory.mktemp("shell")), slurm) for name in SHELLS}
     with idle_afterwards(logins["some"]):
-        started = {name: salloc(logins[name], int(nodes), *map(str, lines)) for name, (nodes, *lines) in SHELLS.items()}
+        started = {name: salloc(logins[name], str(nodes), *map(str, lines)) for name, (nodes, *lines) in SHELLS.items()}
         yield {name: (logins[name], end(process)) for name, process in started.items()}
 
 
-def salloc(login: Login, nodes: int, *commands: str) -> subprocess.Popen[bytes]:
+def salloc(login: Login, nodes: str, *commands: str) -> subprocess.Popen[bytes]:
     """Shell lines in an allocation, with `distlaunch` as a function."""
     login.write("show.py", SHOW)
     login.write("waits.py", WAITS)
     lines = [f'distlaunch() {{ {shlex.quote(sys.executable)} -m launcher "$@"; }}', *commands]
     script = login.write("allocation.sh", "\n".join(lines) + "\n")
-    argv = ["salloc", "--quiet", f"--nodes={nodes}", "bash", str(script)]
+    argv = ["salloc", "--quiet", *f"--nodes={nodes}".split(), "bash", str(script)]
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
     return subprocess.Popen(
         argv, env=login.cli.env(login.env()), cwd=login.cli.directory, stdin=null, stdout=pipe, stderr=pipe
@@ -97,6 +108,32 @@ def test_in_salloc_the_run_is_a_step_on_as_many_nodes_as_asked_for(shells: dict[
     assert sorted(line.split(":", 1)[0] for line in done.stdout.splitlines()) == ["[0", "[1"], "no job of that name"
     assert done.stdout.count("after 3") == 2
     assert "whose own these are: partition" in done.stderr
+
+
+def test_without_a_number_it_takes_all_nodes_and_a_run_on_this_host_alone_is_not_silent(
+    shells: dict[str, tuple[Login, Result]],
+) -> None:
+    _, done = shells["all"]
+
+    assert done.exit_code == 0, done.stderr
+    assert sorted(re.findall(r"found (\d) 0 3 (n\d)", done.stdout)) == [("0", "n1"), ("1", "n2"), ("2", "n3")]
+    assert re.search(
+        r"warning: local uses only this host of Slurm job \d+ with 3 nodes; all of them: dist", done.stderr
+    )
+
+
+def test_in_a_heterogeneous_job_one_step_spans_all_groups_or_those_that_are_named(
+    shells: dict[str, tuple[Login, Result]],
+) -> None:
+    _, done = shells["several groups"]
+
+    ranks = dict(re.findall(r"found (\d) 0 3 (n\d)", done.stdout))
+    assert sorted(ranks) == ["0", "1", "2"], (done.stdout, done.stderr)
+    assert len(set(ranks.values())) == 3
+    assert re.findall(r"found (\d) 0 1 (n\d)", done.stdout) == [("0", ranks["2"])], "the second group has one node"
+    assert "error[bad_spec]: 2 nodes of the 3 in 2 groups of job " in done.stderr
+    assert "error[bad_spec]: het-group 2: the job has 2 groups" in done.stderr
+    assert re.search(r"(?m)^waits-\S+: cancelled\nleft:$", done.stdout), done.stdout
 
 
 def test_a_rendered_step_runs_by_hand_wherever_its_directory_is(shells: dict[str, tuple[Login, Result]]) -> None:

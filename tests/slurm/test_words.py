@@ -15,6 +15,8 @@ from launcher.spec import NodeRange
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.command import Cli
+
 
 @pytest.mark.parametrize(("text", "cpus"), [("8", 8), ("32(x3)", 32), ("32(x3),16", 16), ("2,48(x2)", 2), ("", None)])
 def test_the_step_gets_the_cpus_of_the_smallest_node(text: str, cpus: int | None) -> None:
@@ -30,6 +32,52 @@ def test_the_step_gets_the_cpus_of_the_smallest_node(text: str, cpus: int | None
 def test_a_login_node_is_not_an_allocation() -> None:
     assert allocation.allocation({"HOME": "/home/me"}) is None
     assert allocation.allocation({"SLURM_JOB_ID": "5"}) is None, "srun's --export may leave half of them"
+
+
+def test_a_host_in_two_groups_of_a_heterogeneous_job_is_refused() -> None:
+    env = {"SLURM_JOB_ID": "5", "SLURM_HET_SIZE": "3"}
+    env |= {f"SLURM_JOB_NODELIST_HET_GROUP_{group}": hosts for group, hosts in enumerate(("n[1-2]", "n3", "n[2-4]"))}
+
+    with pytest.raises(SpecError, match="n2 is in the groups 0 and 2 of job 5") as refused:
+        allocation.allocation(env)
+
+    assert refused.value.hint is not None
+    last = allocation.allocation(env, refused.value.hint.rpartition(" ")[2])
+    assert last is not None
+    assert (last.nodes, last.groups) == (3, (2,))
+    with pytest.raises(SpecError, match="het-group 1: this is not inside a job"):
+        allocation.allocation({}, "1")
+    with pytest.raises(SpecError, match="job 5 is not heterogeneous"):
+        allocation.allocation({"SLURM_JOB_ID": "5", "SLURM_JOB_NUM_NODES": "4"}, "1")
+
+
+@pytest.mark.parametrize(
+    ("variables", "text"),
+    [
+        ({"PBS_JOBID": "12.srv", "PBS_NODEFILE": "hosts"}, "PBS job 12.srv with 2 nodes"),
+        ({"LSB_JOBID": "7", "LSB_HOSTS": "a a b c"}, "LSF job 7 with 3 nodes"),
+        ({"FLUX_JOB_ID": "f1", "FLUX_JOB_NNODES": "2"}, "Flux job f1 with 2 nodes"),
+    ],
+)
+def test_inside_another_schedulers_job_a_run_says_how_to_use_all_of_its_nodes(
+    distlaunch: Cli, variables: dict[str, str], text: str
+) -> None:
+    distlaunch.write("hosts", "h1\nh1\nh2\n")
+    env: dict[str, str | None] = {**variables, "PATH": f"{distlaunch.write('bin/env', '').parent}:/usr/bin:/bin"}
+    no_slurm = distlaunch("slurm", "--no-python", "true", env={**env, "PATH": str(distlaunch.directory / "bin")})
+    local = distlaunch("local", "--nodes", "2", "--no-python", "true", env=env)
+    alone = distlaunch(
+        "local", "--no-python", "true", env={**env, "PBS_JOBID": None, "LSB_JOBID": None, "FLUX_JOB_ID": None}
+    )
+
+    assert no_slurm.exit_code == 3
+    assert (
+        f"this is {text}, and no Slurm: sbatch is not on PATH\n  hint: over SSH: distlaunch ansible -i "
+        in no_slurm.stderr
+    )
+    assert f"warning: local uses only this host of {text}; all of them: over SSH: distlaunch " in local.stderr
+    assert local.exit_code == 0
+    assert "warning" not in alone.stderr
 
 
 def test_more_nodes_than_an_allocation_has_are_refused_and_fewer_are_all_it_takes() -> None:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from launcher import output
 from launcher.agent.failures import Failure
 from launcher.agent.job import LOOPBACK
 from launcher.agent.system import facts
@@ -29,7 +30,7 @@ from launcher.backends.local.plan import LocalPlan, argv_of, by_hand, spec_text
 from launcher.errors import CommandError, RequestError, SpecError, StorageError
 from launcher.payload import agent_archive, scripts
 from launcher.runs.liveness import Liveness
-from launcher.system import detached, input_file, proc, storage
+from launcher.system import batch, detached, input_file, proc, storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,6 +67,8 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
         """One agent per node, each with an equal share of the GPUs."""
         if spec.nodes.max > 64:
             raise SpecError(f"nodes {spec.nodes}: this machine simulates at most 64", hint="use a cluster for more")
+        if inside := batch.found(os.environ):
+            output.warn(f"local uses only this host of {inside.text}; all of them: {inside.way_out}")
         python = programs.find_python(spec)
         if spec.kind == "program":
             programs.find_program(spec, python)

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.agent.schedulers.slurm import expand
 from launcher.agent.terminal import attach
+from launcher.backends.slurm import words
 from launcher.backends.slurm.control import ask
 from launcher.backends.slurm.states import job_of
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
@@ -57,18 +59,67 @@ class Allocation:
     within_step: bool
     """Whether this process itself runs in a step (`srun --pty bash`), with which ours has to share."""
 
+    groups: tuple[int, ...] = ()
+    """Of a heterogeneous job, the groups that are used."""
 
-def allocation(env: Mapping[str, str]) -> Allocation | None:
-    """The allocation of `salloc` or of an sbatch script; None on a login node."""
+    @property
+    def one_size(self) -> bool:
+        """Whether srun takes the number of nodes: with several groups, it would take it for each of them."""
+        return len(self.groups) < 2
+
+
+def allocation(env: Mapping[str, str], het_group: str = "") -> Allocation | None:
+    """The allocation of `salloc` or of an sbatch script; None on a login node. `het_group`: as the option."""
+    size = env.get("SLURM_HET_SIZE", "")
+    if env.get("SLURM_JOB_ID") and size.isdigit():
+        return _heterogeneous(env, _groups(het_group, int(size)))
     nodes = env.get("SLURM_JOB_NUM_NODES", "")
+    if het_group and not env.get("SLURM_JOB_ID"):
+        raise SpecError(
+            f"het-group {het_group}: this is not inside a job",
+            hint="it chooses groups of a heterogeneous job: salloc --nodes=2 : --nodes=1",
+        )
     if not env.get("SLURM_JOB_ID") or not nodes.isdigit():
         return None
-    counts = [
-        int(count)
-        for count in re.findall(r"(?:^|,)(\d+)", re.sub(r"\(x\d+\)", "", env.get("SLURM_JOB_CPUS_PER_NODE", "")))
-    ]
+    if het_group:
+        raise SpecError(f"het-group {het_group}: job {env['SLURM_JOB_ID']} is not heterogeneous", hint="leave it out")
+    cpus = min(_cpus(env.get("SLURM_JOB_CPUS_PER_NODE", "")), default=None)
+    return Allocation(job_id=env["SLURM_JOB_ID"], nodes=int(nodes), cpus=cpus, within_step="SLURM_STEP_ID" in env)
+
+
+def _cpus(text: str) -> list[int]:
+    """The numbers in `16(x2),8`."""
+    return [int(count) for count in re.findall(r"(?:^|,)(\d+)", re.sub(r"\(x\d+\)", "", text))]
+
+
+def _groups(asked: str, size: int) -> tuple[int, ...]:
+    """The groups of a heterogeneous job that `0,2` or `0-1` names; all of them without a text."""
+    groups = words.indices(asked) if asked else tuple(range(size))
+    if groups[-1] >= size:
+        raise SpecError(f"het-group {groups[-1]}: the job has {size} groups", hint=f"groups: 0 to {size - 1}")
+    return groups
+
+
+def _heterogeneous(env: Mapping[str, str], groups: tuple[int, ...]) -> Allocation:
+    """These groups of a heterogeneous job (`salloc -N2 : -N1`), which one step can span."""
+    of_host: dict[str, int] = {}
+    cpus: list[int] = []
+    for group in groups:
+        cpus += _cpus(env.get(f"SLURM_JOB_CPUS_PER_NODE_HET_GROUP_{group}", ""))
+        for host in expand(env.get(f"SLURM_JOB_NODELIST_HET_GROUP_{group}", "")):
+            if host in of_host:
+                raise SpecError(
+                    f"{host} is in the groups {of_host[host]} and {group} of job {env['SLURM_JOB_ID']}: a run has one"
+                    " agent per host",
+                    hint=f"use one of them: --het-group {group}",
+                )
+            of_host[host] = group
     return Allocation(
-        job_id=env["SLURM_JOB_ID"], nodes=int(nodes), cpus=min(counts, default=None), within_step="SLURM_STEP_ID" in env
+        job_id=env["SLURM_JOB_ID"],
+        nodes=len(of_host),
+        cpus=min(cpus, default=None),
+        within_step="SLURM_STEP_ID" in env,
+        groups=groups,
     )
 
 
@@ -79,12 +130,24 @@ def nodes_of(asked: NodeRange, within: Allocation) -> int:
             f"{asked.min} nodes: the allocation, job {within.job_id}, has {within.nodes}",
             hint="ask for no more than it has, or submit a job of its own with --new-job",
         )
+    if asked.max < within.nodes and not within.one_size:
+        raise SpecError(
+            f"{asked.max} nodes of the {within.nodes} in {len(within.groups)} groups of job {within.job_id}",
+            hint="leave --nodes out to use all, or choose groups: --het-group 0",
+        )
     return min(asked.max, within.nodes)
+
+
+def size(asked: NodeRange, within: Allocation) -> str:
+    """The number of nodes for srun; empty if it takes none."""
+    nodes = nodes_of(asked, within)
+    return str(nodes) if within.one_size else ""
 
 
 def options(within: Allocation, opts: SlurmOptions, name: str) -> list[str]:
     """The step's own srun options. Without `--cpus-per-task`, its task would not get all CPUs of the job on a node."""
     found = [f"--job-name={name}"]
+    found += [f"--het-group={','.join(map(str, within.groups))}"] if within.groups else []
     cpus = opts.cpus_per_task or within.cpus
     found += [f"--cpus-per-task={cpus}"] if cpus else []
     found += [f"--{name.replace('_', '-')}={getattr(opts, name)}" for name in _OF_STEPS if getattr(opts, name)]

@@ -5,24 +5,23 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher import output
-from launcher.agent.failures import Failure
 from launcher.backends._base import Backend, PlannedNode, Record, unrecorded
 from launcher.backends._files import FileStream
 from launcher.backends._outputs import SharedOutputs
-from launcher.backends.slurm import allocation, control, run_files, words
-from launcher.backends.slurm.handle import SlurmHandle
+from launcher.backends.slurm import allocation, control, reported, run_files, words
+from launcher.backends.slurm.handle import SlurmHandle, directory_of
 from launcher.backends.slurm.options import SlurmOptions
 from launcher.backends.slurm.plan import SlurmPlan
-from launcher.backends.slurm.states import ending, explain, from_accounting, job_of, lost_host, meaning, not_started
+from launcher.backends.slurm.states import explain, job_of, meaning
 from launcher.errors import BackendUnavailableError, LaunchError, RequestError, SpecError, StorageError
 from launcher.payload import scripts
-from launcher.runs.liveness import Liveness
-from launcher.spec import parse_duration
-from launcher.system import input_file, storage
+from launcher.spec import NodeRange, parse_duration
+from launcher.system import storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from launcher.backends.slurm.allocation import Allocation
     from launcher.backends.slurm.submitit import Queue
     from launcher.payload.snapshot import Snapshot
-    from launcher.runs.liveness import NodeState
+    from launcher.runs.liveness import Liveness
     from launcher.spec import JobSpec
     from launcher.system.pipes import ProgramBridge
 
@@ -54,13 +53,15 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         return self._within() is None
 
     def _within(self) -> Allocation | None:
-        return None if self.opts.new_job else allocation.allocation(os.environ)
+        return None if self.opts.new_job else allocation.allocation(os.environ, self.opts.het_group)
 
     def plan(self, spec: JobSpec, run_dir: Path) -> SlurmPlan:
         """The job file and the spec, made without a query to Slurm."""
         from launcher.backends.slurm import script
 
         within = self._within()
+        if within and spec.all_nodes:
+            spec = replace(spec, nodes=NodeRange(min=within.nodes, max=within.nodes))
         tasks = self._tasks(spec, within)
         nodes = allocation.nodes_of(spec.nodes, within) if within else spec.nodes.max
         copied = self._copied(spec)
@@ -138,7 +139,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         """Write the agent and the spec to the run directory, then call sbatch once; a late answer is looked up."""
         if plan.within is None:
             if shutil.which("sbatch") is None:
-                raise BackendUnavailableError("sbatch is not on PATH", hint="run this on a login node of the cluster")
+                raise control.no_sbatch()
             control.check_size(self.opts.partition, plan.job.min_nodes)
         if plan.job.wants_keyboard and shutil.which("srun") is None:
             raise BackendUnavailableError("srun is not on PATH: a worker's terminal needs it", hint=_NO_SRUN)
@@ -192,44 +193,16 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         """Query squeue, then sacct for a job that has left the queue; without accounting, such a job has ended."""
         if "step" in handle:
             return allocation.liveness(handle)
-        job_id = job_of(handle)
-        row = self._jobs().of(handle, now=_last_word_said(handle))
-        found: NodeState
-        if row is not None:
-            found, said = meaning(row["state"]), row["state"]
-            if found == "pending":
-                start = "" if row["start"] in ("N/A", "") else f", expected start {row['start']}"
-                said = f"job {job_id} waits: {explain(row['reason'])}{start}"
-        elif not self._jobs().reached:
-            found, said = "unknown", "squeue does not answer"
-        else:
-            state = from_accounting(handle)
-            found, said = (meaning(state), state) if state else ("ended", "")
-        cause = ending(job_id, said, row["reason"] if row else "") if found == "ended" else None
-        if cause and cause["class"] == Failure.NODE and (host := lost_host(_directory(handle) / "job.out")):
-            cause["host"] = host
-        states, causes = [found] * handle["nodes"], dict.fromkeys(range(handle["nodes"]), cause) if cause else {}
-        if found == "running" or not causes:  # a task may have failed to start while srun waits for the others
-            silent = (
-                rank for rank in range(handle["nodes"]) if not (_directory(handle) / f"nodes/{rank}/stream").exists()
-            )
-            for rank, (host, why) in zip(silent, not_started(_directory(handle) / "job.out").items(), strict=False):
-                states[rank] = "ended"
-                causes[rank] = {
-                    "class": Failure.NODE,
-                    "message": f"the agent could not start on {host}: {why}",
-                    "host": host,
-                }
-        return Liveness(nodes=tuple(states), detail=said, causes=causes)
+        return reported.liveness(handle, self._jobs())
 
     def open_stream(self, handle: SlurmHandle, offsets: Mapping[int, int] | None = None) -> FileStream:
         """The files that the agents write; reading them puts no load on the controller."""
-        return FileStream(_directory(handle), handle["nodes"], offsets or {}, job_output=True)
+        return FileStream(directory_of(handle), handle["nodes"], offsets or {}, job_output=True)
 
     def open_terminal(self, handle: SlurmHandle, node: int, rank: int | None) -> ProgramBridge:
         """Connect through srun on that node, inside the job."""
         python = "python3" if self.opts.container_image else ""
-        return allocation.terminal(handle, _directory(handle), node, rank, python=python)
+        return allocation.terminal(handle, directory_of(handle), node, rank, python=python)
 
     def open_outputs(self, handle: SlurmHandle, node: int) -> SharedOutputs:  # noqa: ARG002 - the same for all nodes
         """The directory on the shared file system where the workers write."""
@@ -251,7 +224,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
                 allocation.kill_all(job_id)
                 control.cancel(job_id)
             else:
-                asked = (_directory(handle) / "cancel.json").exists()  # without it, URG means the time limit is near
+                asked = (directory_of(handle) / "cancel.json").exists()  # without it, URG means the time limit is near
                 control.cancel("--state=PENDING", job_id)
                 control.cancel(f"--signal={'URG' if asked else 'TERM'}", "--state=RUNNING", job_id)
         except LaunchError as error:
@@ -280,19 +253,6 @@ def _of_job(handle: SlurmHandle, job_id: str) -> SlurmHandle:
     found: SlurmHandle = {**handle, "job_id": job_id}
     found.pop("besides", None)
     return found
-
-
-def _directory(handle: SlurmHandle) -> Path:
-    return Path(handle["run_dir"], *(("tasks", str(handle["task"])) if "task" in handle else ()))
-
-
-def _last_word_said(handle: SlurmHandle) -> bool:
-    """Whether the first node's agent has sent its final event: Slurm's state is then worth an immediate query."""
-    try:
-        last = input_file.end_of(_directory(handle) / "nodes/0/stream", 65536)
-        return last.rstrip(b"\n").rpartition(b"\n")[2].startswith(b'{"event":"done"')
-    except OSError:
-        return False
 
 
 BACKEND = SlurmBackend

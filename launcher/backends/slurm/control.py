@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
 from launcher.backends.slurm.states import out_of_reach
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
-from launcher.system import proc
+from launcher.system import batch, proc
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +25,13 @@ _WAYS_OUT = {
     "feature": "features: sinfo --format='%N %f'",
     "reservation": "reservations: scontrol show reservation",
 }
+
+
+def no_sbatch() -> BackendUnavailableError:
+    """The error for a host without Slurm's commands, which may belong to another scheduler."""
+    if (inside := batch.found(os.environ)) is None:
+        return BackendUnavailableError("sbatch is not on PATH", hint="run this on a login node of the cluster")
+    return BackendUnavailableError(f"this is {inside.text}, and no Slurm: sbatch is not on PATH", hint=inside.way_out)
 
 
 def control(*argv: str, check: bool = True) -> None:

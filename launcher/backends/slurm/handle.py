@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from launcher.runs.handle import Handle
 
 
@@ -27,3 +29,8 @@ class SlurmHandle(_Sized, total=False):
     host: str
     pid: int
     ticks: int
+
+
+def directory_of(handle: SlurmHandle) -> Path:
+    """The directory in which the nodes write, of the run or of the task of a job array."""
+    return Path(handle["run_dir"], *(("tasks", str(handle["task"])) if "task" in handle else ()))

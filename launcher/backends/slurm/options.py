@@ -78,6 +78,12 @@ class SlurmOptions:
         group="job",
     )
     new_job: bool = option(False, help="Submit a new job even inside an allocation, instead of a step of it.")
+    het_group: str = option(
+        "",
+        metavar="0,1",
+        help="Groups of the heterogeneous job to use, inside its allocation [default: all].",
+        check=_array,
+    )
     array: str = option(
         "",
         metavar="0-9%2",

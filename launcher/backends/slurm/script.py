@@ -122,7 +122,7 @@ def render(
     name = _template(opts.template, spec.cwd)
     if within:
         names: dict[str, Any] = {"directives": [], "step": allocation.options(within, opts, run), "max_requeues": 0}
-        names["nodes"] = str(allocation.nodes_of(spec.nodes, within))
+        names["nodes"] = allocation.size(spec.nodes, within)
     else:
         step = [f"--cpus-per-task={opts.cpus_per_task}"] if opts.cpus_per_task else []
         names = {

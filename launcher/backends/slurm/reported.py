@@ -1,0 +1,57 @@
+"""What Slurm reports about the nodes of a job, and what its output says about nodes that could not start."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from launcher.agent.failures import Failure
+from launcher.backends.slurm.handle import directory_of
+from launcher.backends.slurm.states import ending, explain, from_accounting, job_of, lost_host, meaning, not_started
+from launcher.runs.liveness import Liveness
+from launcher.system import input_file
+
+if TYPE_CHECKING:
+    from launcher.backends.slurm.handle import SlurmHandle
+    from launcher.backends.slurm.submitit import Queue
+    from launcher.runs.liveness import NodeState
+
+
+def liveness(handle: SlurmHandle, queue: Queue) -> Liveness:
+    """Query squeue, then sacct for a job that has left the queue; without accounting, such a job has ended."""
+    job_id, directory = job_of(handle), directory_of(handle)
+    row = queue.of(handle, now=_last_word_said(handle))
+    found: NodeState
+    if row is not None:
+        found, said = meaning(row["state"]), row["state"]
+        if found == "pending":
+            start = "" if row["start"] in ("N/A", "") else f", expected start {row['start']}"
+            said = f"job {job_id} waits: {explain(row['reason'])}{start}"
+    elif not queue.reached:
+        found, said = "unknown", "squeue does not answer"
+    else:
+        state = from_accounting(handle)
+        found, said = (meaning(state), state) if state else ("ended", "")
+    cause = ending(job_id, said, row["reason"] if row else "") if found == "ended" else None
+    if cause and cause["class"] == Failure.NODE and (host := lost_host(directory / "job.out")):
+        cause["host"] = host
+    states, causes = [found] * handle["nodes"], dict.fromkeys(range(handle["nodes"]), cause) if cause else {}
+    if found == "running" or not causes:  # a task may have failed to start while srun waits for the others
+        silent = (rank for rank in range(handle["nodes"]) if not os.path.exists(directory / f"nodes/{rank}/stream"))
+        for rank, (host, why) in zip(silent, not_started(directory / "job.out").items(), strict=False):
+            states[rank] = "ended"
+            causes[rank] = {
+                "class": Failure.NODE,
+                "message": f"the agent could not start on {host}: {why}",
+                "host": host,
+            }
+    return Liveness(nodes=tuple(states), detail=said, causes=causes)
+
+
+def _last_word_said(handle: SlurmHandle) -> bool:
+    """Whether the first node's agent has sent its final event: Slurm's state is then worth an immediate query."""
+    try:
+        last = input_file.end_of(directory_of(handle) / "nodes/0/stream", 65536)
+        return last.rstrip(b"\n").rpartition(b"\n")[2].startswith(b'{"event":"done"')
+    except OSError:
+        return False
