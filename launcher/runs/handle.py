@@ -32,6 +32,10 @@ class Handle(_Placed, total=False):
     job_id: str
     """The scheduler's own id of the run; missing if there is none, or before it is known."""
 
+    elsewhere: str
+    """Of another user's run: the directory to which its nodes write; empty if unknown. `user` is who that is."""
+
+    user: str
     task: int
     """Index of this task in its job array."""
 

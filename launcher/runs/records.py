@@ -14,6 +14,7 @@ import os
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import launcher
@@ -25,7 +26,6 @@ from launcher.system import numbers, storage, trust
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from launcher.results.run import Cause, RunState
     from launcher.runs.handle import Handle
@@ -143,11 +143,29 @@ class Run:
         asked = request.get("time") if request else None
         return float(asked) if isinstance(asked, (int, float)) else None
 
+    @property
+    def private(self) -> str:
+        """Why what the nodes of another user's run have written cannot be read here; empty if it can."""
+        elsewhere, user = self.known.get("elsewhere"), self.known.get("user")
+        if elsewhere is None or (elsewhere and os.access(elsewhere, os.R_OK | os.X_OK)):
+            return ""
+        if not elsewhere:
+            return f"the cluster does not say to which directory of {user} its nodes write"
+        return f"its nodes write to {elsewhere}, which {user} does not let others read, or which is not on this host"
+
+    @property
+    def written(self) -> Path:
+        """The directory to which the nodes write: the run's own, or that of its user."""
+        elsewhere, task = self.known.get("elsewhere"), self.known.get("task")
+        if not elsewhere or self.private:
+            return self.path
+        return Path(elsewhere) if task is None else Path(elsewhere, "tasks", str(task))
+
     def stream_path(self, source: Source) -> Path:
         """The file that holds the stream of that source."""
         if source == JOB_OUTPUT:
-            return self.path / "job.out"
-        return self.path / "nodes" / str(source) / "stream"
+            return self.written / "job.out"
+        return self.written / "nodes" / str(source) / "stream"
 
 
 def create(run: Run) -> None:

@@ -151,7 +151,7 @@ def last_lines(path: Path, rank: int, count: int = 10) -> list[str]:
 def last_words(run: Run, node: int) -> list[Event]:
     """Events that belong in an agent's stream, from a file that has room even on a full disk."""
     try:
-        lines = input_file.read(run.path / "nodes" / str(node) / "last_words").splitlines()
+        lines = input_file.read(run.written / "nodes" / str(node) / "last_words").splitlines()
     except OSError:
         return []
     return [record for line in lines if isinstance(record := events.record(line), Event)]
@@ -160,7 +160,7 @@ def last_words(run: Run, node: int) -> list[Event]:
 def last_words_time(run: Run, node: int) -> float | None:
     """When these events were written; None if there are none."""
     try:
-        return (run.path / "nodes" / str(node) / "last_words").stat().st_mtime
+        return (run.written / "nodes" / str(node) / "last_words").stat().st_mtime
     except OSError:
         return None
 
@@ -171,7 +171,7 @@ def agent_stderr(run: Run, node: int, *, started: bool, count: int = 5) -> list[
     Once it has `started`, its stderr may hold harmless output of libraries, so only a fatal error of Python counts.
     """
     lines: list[str] = []
-    for path in (run.path / "nodes" / str(node) / "stderr", run.path / "job.out"):
+    for path in (run.written / "nodes" / str(node) / "stderr", run.written / "job.out"):
         with suppress(OSError):
             said = input_file.end_of(path, 4096).decode(errors="replace").splitlines()
             own = started and path.name == "stderr"

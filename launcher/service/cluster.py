@@ -58,6 +58,8 @@ def adopting() -> str:
 
 def adopt(text: str, directory: Path, cluster: str | None, flags: Mapping[str, Any]) -> Run:
     """Add a run that another host started to the runs in this directory."""
+    if cluster is not None and not any(flags.values()):
+        return take(text, directory, cluster)
     backend = _backend(config.load(), cluster, adopting(), flags)
     return _adopted(backend, text, directory)
 

@@ -31,6 +31,8 @@ def readable(found: Run, *, follow: bool) -> Run:
     """The run, if its streams can be read. With `follow`, wait for a submission in progress."""
     if found.tasks:
         raise RequestError(f"{found.id} is a job array", hint=f"distlaunch logs {found.id}/{found.tasks[0]}")
+    if found.private:
+        raise RequestError(f"{found.id}: {found.private}", hint=f"its state: distlaunch status {found.id}")
     while follow and _is_being_submitted(found):
         time.sleep(_LOOK_S)
         found = directories.again(found)

@@ -123,6 +123,9 @@ def _asked(run: Run) -> RunState:
     backend = backend_of(run)
     outcome = status.observe(whole, backend.liveness(whole.handle))
     found = outcome.to_json()
+    if whole.private and found["exit_code"] is None:  # only the cluster tells how it is
+        found["state"] = "running" if found["state"] == "starting" else found["state"]
+        found["detail"] = "; ".join(filter(None, [found["detail"], whole.private]))
     if outcome.comes_too_late:  # and no launcher follows the run to do this
         found["detail"] = TOO_LATE
         try:

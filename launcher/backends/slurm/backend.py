@@ -21,7 +21,7 @@ from launcher.backends.slurm.states import explain, job_of, meaning
 from launcher.errors import BackendUnavailableError, LaunchError, RequestError, SpecError, StorageError
 from launcher.payload import scripts
 from launcher.spec import NodeRange, parse_duration
-from launcher.system import storage
+from launcher.system import storage, trust
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from launcher.backends.slurm.allocation import Allocation
     from launcher.backends.slurm.submitit import Queue
     from launcher.payload.snapshot import Snapshot
+    from launcher.results.run import ClusterRun
     from launcher.runs.liveness import Liveness
+    from launcher.runs.records import Run
     from launcher.spec import JobSpec
     from launcher.system.pipes import ProgramBridge
 
@@ -41,6 +43,8 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
 
     name: ClassVar[str] = "slurm"
     can_requeue: ClassVar[bool] = True
+    can_adopt: ClassVar[bool] = True
+    can_list: ClassVar[bool] = True
     has_terminals: ClassVar[bool] = True
     has_outputs: ClassVar[bool] = True
     shares_outputs: ClassVar[bool] = True
@@ -180,6 +184,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         if "task" in handle:
             hint = f"launch it again with --array {handle['task']}"
             raise RequestError(f"task {handle['task']} has ended", hint=hint)
+        trust.require("run", run_dir / "job.sbatch")  # another user's would be run as ours
         spec = storage.read_json(run_dir / "spec.json")
         if spec is None:
             raise StorageError(f"{run_dir / 'spec.json'} cannot be read")
@@ -188,6 +193,18 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         del begun["job_id"]
         record(begun)
         return _of_job(handle, control.send(self._jobs(), run_dir, besides=job_id))
+
+    def found(self) -> list[ClusterRun]:
+        """The runs of all users in the queue, and those that have left it lately."""
+        from launcher.backends.slurm import jobs
+
+        return jobs.runs()
+
+    def adopt(self, text: str, runs_root: Path) -> Run:
+        """Find the run's job, and from it the run's directory."""
+        from launcher.backends.slurm import adoption
+
+        return adoption.adopt(text, runs_root, self.opts)
 
     def liveness(self, handle: SlurmHandle) -> Liveness:
         """Query squeue, then sacct for a job that has left the queue; without accounting, such a job has ended."""
@@ -201,6 +218,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
 
     def open_terminal(self, handle: SlurmHandle, node: int, rank: int | None) -> ProgramBridge:
         """Connect through srun on that node, inside the job."""
+        trust.require("run", directory_of(handle) / "nodes" / str(node) / "agent.json")  # it names a program
         python = "python3" if self.opts.container_image else ""
         return allocation.terminal(handle, directory_of(handle), node, rank, python=python)
 
@@ -224,11 +242,14 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
                 allocation.kill_all(job_id)
                 control.cancel(job_id)
             else:
-                asked = (directory_of(handle) / "cancel.json").exists()  # without it, URG means the time limit is near
+                # Without it, URG means that the time limit is near.
+                asked = os.path.exists(directory_of(handle) / "cancel.json")
                 control.cancel("--state=PENDING", job_id)
                 control.cancel(f"--signal={'URG' if asked else 'TERM'}", "--state=RUNNING", job_id)
         except LaunchError as error:
-            error.in_part = "connect failure" not in error.message  # otherwise a signal may have reached the agents
+            unsent = ("connect failure", "ermission denied")
+            # Otherwise a signal may have reached the agents.
+            error.in_part = not any(said in error.message for said in unsent)
             raise
 
     def signal(self, handle: SlurmHandle, signum: int) -> None:

@@ -57,7 +57,7 @@ def cancel(*argv: str) -> None:
     """Run scancel. A job that ended or no longer waits is not an error: `--quiet` makes that a silent exit code 1."""
     done, said = ask("scancel", "--quiet", *argv)
     if done.returncode and said:
-        raise CommandError(f"scancel: {said}")
+        raise CommandError(f"scancel: {said.removeprefix('scancel: error: ')}")
 
 
 def check_size(partition: str, nodes: int) -> None:

@@ -32,9 +32,15 @@ def liveness(handle: SlurmHandle, queue: Queue) -> Liveness:
     else:
         state = from_accounting(handle)
         found, said = (meaning(state), state) if state else ("ended", "")
+    private = "elsewhere" in handle and not os.access(directory, os.R_OK | os.X_OK)
+    if private and not said:  # neither its nodes nor Slurm tell how it ended
+        found = "unknown"
+        return Liveness(nodes=(found,) * handle["nodes"], detail=f"Slurm has forgotten job {job_id}")
     cause = ending(job_id, said, row["reason"] if row else "") if found == "ended" else None
     if cause and cause["class"] == Failure.NODE and (host := lost_host(directory / "job.out")):
         cause["host"] = host
+    if private and found == "ended" and cause is None:
+        cause = {"class": Failure.USER_CODE, "message": f"Slurm ended job {job_id}, state {said}", "host": None}
     states, causes = [found] * handle["nodes"], dict.fromkeys(range(handle["nodes"]), cause) if cause else {}
     if found == "running" or not causes:  # a task may have failed to start while srun waits for the others
         silent = (rank for rank in range(handle["nodes"]) if not os.path.exists(directory / f"nodes/{rank}/stream"))
@@ -45,7 +51,7 @@ def liveness(handle: SlurmHandle, queue: Queue) -> Liveness:
                 "message": f"the agent could not start on {host}: {why}",
                 "host": host,
             }
-    return Liveness(nodes=tuple(states), detail=said, causes=causes)
+    return Liveness(nodes=tuple(states), detail=said, causes=causes, succeeded=private and said == "COMPLETED")
 
 
 def _last_word_said(handle: SlurmHandle) -> bool:

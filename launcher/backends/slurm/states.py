@@ -145,7 +145,8 @@ def from_accounting(handle: SlurmHandle) -> str | None:
     Slurm reuses job ids: the name distinguishes our job from others.
     """
     fields = "--format=State%40,JobName%200"
-    argv = ("sacct", "--jobs", job_of(handle), "--allocations", "--noheader", "--parsable2", fields)
+    whose = ("--allusers",) if "user" in handle else ()
+    argv = ("sacct", "--jobs", job_of(handle), *whose, "--allocations", "--noheader", "--parsable2", fields)
     try:
         done = proc.run(argv, timeout_s=_SACCT_S)
     except CommandError:

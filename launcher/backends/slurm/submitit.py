@@ -9,6 +9,7 @@ sbatch is run from here, as submitit leaves it running when interrupted. A contr
 from __future__ import annotations
 
 import contextlib
+import os
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -75,12 +76,16 @@ class Queue(SlurmInfoWatcher):
         super().__init__(delay_s=_DELAY_S)
         _refuse("SlurmInfoWatcher", [name for name, value in _KEPT.items() if vars(self).get(name) != value])
         _refuse("SlurmInfoWatcher", [name for name in _CALLED if not callable(getattr(self, name, None))])
+        self._users: list[str] = []
+        """Other users whose jobs are queried, too."""
+
         self.reached = True
         self.refusal = ""
         """The error message in place of an answer."""
 
     def _make_command(self) -> list[str]:
-        return ["squeue", "--me", "--array", "--states=all", "--noheader", f"--format={_FIELDS}"]
+        whose = f"--user={','.join([str(os.getuid()), *self._users])}" if self._users else "--me"
+        return ["squeue", whose, "--array", "--states=all", "--noheader", f"--format={_FIELDS}"]
 
     def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
         """Rows by job id."""
@@ -113,6 +118,9 @@ class Queue(SlurmInfoWatcher):
 
     def of(self, handle: SlurmHandle, *, now: bool = False) -> dict[str, str] | None:
         """The row of a run's job; None if it left the queue or is unknown. Other jobs with the same id do not count."""
+        if (user := handle.get("user")) and user not in self._users:
+            self._users.append(user)
+            now = True
         info: dict[str, Any] = self.get_info(job_of(handle), mode="force" if now else "standard")
         return info if info and info.get("comment") == handle["comment"] else None
 

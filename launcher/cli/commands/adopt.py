@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def adopt(  # noqa: PLR0917 - typer's
-    run: Annotated[str, argument(metavar="RUN", help="Run id, or the start of it.")],
+    run: Annotated[str, argument(metavar="RUN", help="Run id, the start of it, or with --on the scheduler's id.")],
     inventory: Annotated[
         Optional[list[str]],
         flag("-i", "--inventory", metavar="PATH|H1,H2,", help="The hosts that the run was started on."),
@@ -28,7 +28,7 @@ def adopt(  # noqa: PLR0917 - typer's
     on: Annotated[Optional[str], flag("--on", metavar="NAME", help="The cluster, by its name in the settings.")] = None,
     fmt: OutputOption = None,
 ) -> None:
-    """Take over a run that another host started over SSH: status, logs, cancel, requeue then work here.
+    """Take over a run that was started elsewhere: status, logs, attach, cancel and requeue then work here.
 
     $ distlaunch adopt train-20250101-120000-abcd --inventory hosts.ini
     $ distlaunch adopt train-20250101 --on lab

@@ -52,7 +52,7 @@ def _lines(run: Run, state: RunState) -> list[str]:
         f"state    {summary.state_text(str(state.get('state')))}{detail}",
         f"on       {run.backend}" + (f", cluster {run.cluster}" if run.cluster else ""),
         *([f"job      {run.job_id}"] if run.job_id else []),
-        f"command  {summary.command_line(run.command)}",
+        f"command  {summary.command_line(run.command) or '-'}",
         f"created  {_when(run.created)}",
     ]
     if isinstance(took := state.get("duration_s"), (int, float)):

@@ -1,0 +1,111 @@
+"""A run that another user, or the same one with another `runs_dir`, has started: found by its job."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher.backends.slurm import jobs
+from launcher.errors import RequestError, RunNotFoundError
+from launcher.runs import directories, records
+from launcher.system import numbers, storage, trust
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.backends.slurm.handle import SlurmHandle
+    from launcher.backends.slurm.jobs import Job
+    from launcher.backends.slurm.options import SlurmOptions
+
+_NUMBER = re.compile(r"(?:slurm:)?(\d+)(?:_(\d+))?")
+_MANY = 100_000
+
+
+def adopt(text: str, runs_root: Path, options: SlurmOptions) -> records.Run:
+    """Add the run with that job id, id, or start of an id. `ID/3` and `4711_3` are tasks of an array.
+
+    Our own run is added as a link to its directory. Another user's gets a directory here, for its outcome.
+    """
+    number = _NUMBER.fullmatch(text)
+    name, _, index = text.partition("/")
+    name, index = (number[1], number[2] or "") if number else (name, index)
+    found = _find(name, by_number=number is not None)
+    path = runs_root / found[0].run
+    if os.path.lexists(path):
+        raise RequestError(f"{path.name} is already known here", hint=f"distlaunch status {path.name}")
+    trust.make("runs_dir", runs_root, 0o755)
+    directory = found[0].directory
+    if directory and _is_ours(Path(directory), path.name):
+        with storage.storage_errors(path, records.DIRECTORY_HINT):
+            path.symlink_to(directory)
+    else:
+        _record(path, found, options)
+    return directories.find(runs_root, f"{path.name}/{index}" if index else path.name)
+
+
+def _find(text: str, *, by_number: bool) -> list[Job]:
+    """The last job of the run, with all tasks that are known of an array."""
+    known = jobs.everything()
+    if by_number:
+        found = [job for job in known if job.id == text] or jobs.accounted(f"--jobs={text}")
+    else:
+        found = [job for job in known if job.run.startswith(text)]
+    names = sorted({job.run for job in found})
+    if len(names) != 1:
+        what = f"{text!r} matches {len(names)} runs" if names else f"no {'job' if by_number else 'run'} {text!r}"
+        latest = ", ".join(names[-5:] or [*dict.fromkeys(job.run for job in known)][-5:])
+        raise RunNotFoundError(f"{what} of distlaunch on Slurm", hint=f"there are: {latest}" if latest else None)
+    last = max(found, key=lambda job: (job.submitted, len(job.id), job.id))
+    return [job for job in found if job.id == last.id]
+
+
+def _is_ours(directory: Path, run: str) -> bool:
+    """Whether it is a run's directory that only we can change: its run.json names programs that are executed."""
+    if directory.name != run or not os.access(directory / "run.json", os.W_OK) or trust.found(directory / "run.json"):
+        return False
+    read = directories.read(directory.parent, run)
+    return not read.damaged and read.handle is not None
+
+
+def _record(path: Path, found: list[Job], options: SlurmOptions) -> None:
+    """Create the directory of another user's run, of which only what is harmless is taken over."""
+    job, spec = found[0], jobs.spec(found[0].directory)
+    hosts, nodes = jobs.hosts(job), _number(spec, "max_nodes", int(job.nodes) if job.nodes.isdigit() else 1)
+    grace, tasks = spec.get("grace_s"), jobs.indices(found)
+    planned = [{"node_rank": rank, "host": host, "workers": None} for rank, host in enumerate(hosts)][:nodes]
+    unnamed = ({"node_rank": rank, "host": "?", "workers": None} for rank in range(len(planned), nodes))
+    plan: dict[str, Any] = {
+        "nodes": [*planned, *unnamed],
+        "min_nodes": min(nodes, _number(spec, "min_nodes", nodes)),
+        "may_start_again": True,
+        **({"grace_s": grace} if isinstance(grace, (int, float)) and numbers.is_time(grace) else {}),
+        **({"tasks": tasks} if tasks else {}),
+    }
+    handle: SlurmHandle = {
+        "run_dir": job.directory or str(path),
+        "nodes": nodes,
+        "comment": f"distlaunch:{job.run}",
+        "name": job.name,
+        "job_id": job.id,
+        "user": job.user,
+        "elsewhere": job.directory,
+    }
+    cwd = spec.get("cwd")
+    run = records.Run(
+        id=path.name, path=path, created=job.submitted or directories.created(path.name), backend="slurm",
+        options=asdict(options), command=tuple(jobs.command(spec)), cwd=cwd if isinstance(cwd, str) else "",
+        nodes=str(nodes), plan=plan, handle=handle,
+    )  # fmt: skip
+    records.create(run)
+    with storage.storage_errors(path):
+        for task in tasks:
+            (path / "tasks" / str(task)).mkdir(parents=True)
+
+
+def _number(spec: Mapping[str, Any], name: str, default: int) -> int:
+    """A number of nodes in the request, if it can be one."""
+    found = spec.get(name)
+    return found if isinstance(found, int) and 1 <= found <= _MANY else default

@@ -1,0 +1,126 @@
+"""Runs that were started with another runs directory, or by another user, are found by their jobs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.slurm.commands import pretend
+from tests.slurm.scripts import WAITS, seconds_left
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tests.command import Cli, Result
+    from tests.slurm.conftest import Login
+
+OTHER = 65534
+RUN = "train-20250101-000000-aaaa"
+
+
+class Elsewhere:
+    """The same user, with another runs directory."""
+
+    def __init__(self, login: Login) -> None:
+        self._login = login
+        self.runs = login.cli.directory / "other runs"
+
+    def __call__(self, *args: str) -> Result:
+        return self._login(*args, env={"DISTLAUNCH_RUNS_DIR": str(self.runs)})
+
+    def listed(self) -> dict[str, dict[str, Any]]:
+        """What the cluster knows, by run."""
+        return {row["run"]: row for row in self("ls", "--on", "slurm", "--output", "json").json["result"]["runs"]}
+
+
+@pytest.mark.slurm
+def test_a_run_of_another_runs_directory_is_found_by_its_job_and_every_command_works_on_it(login: Login) -> None:
+    login.write("waits.py", WAITS)
+    run = login.detach("waits", "--nodes", "2", "waits.py")
+    array = login.detach("tasks", "--array", "1-2", "--no-python", "sleep", "600")
+    run.wait_for("ready", 2)
+    here, job = Elsewhere(login), run.job
+
+    rows, before = here.listed(), run.status()
+    unknown = here("status", job)
+    logs = here("logs", "--on", "slurm", job)
+    task = here("status", "--on", "slurm", f"{array.job}_2", "--output", "json").json["result"]
+    cancelled = here("cancel", run.id[:-2])
+    again = here("requeue", job)
+
+    told = rows[run.id]
+    assert (told["state"], told["nodes"], told["user"], told["job_id"]) == ("running", "2", "root", job)
+    assert told["hosts"] == [node["host"] for node in before["nodes"]]
+    assert told["command"][-1].endswith("waits.py")
+    assert (rows[array.id]["job_id"], rows[array.id]["hosts"]) == (array.job, [])
+    assert unknown.exit_code == 2, unknown.stdout
+    assert logs.stdout.count("ready") == 2, logs.stderr
+    assert (task["run"], task["job_id"]) == (f"{array.id}/2", f"{array.job}_2")
+    assert task["state"] in ("pending", "starting", "running")
+    assert cancelled.stdout == f"{run.id}: cancelled\n", cancelled.stderr
+    assert len([seconds for seconds in seconds_left(here("logs", run.id).stdout) if seconds > 0]) == 2
+    assert again.stdout == f"{run.id}: attempt 1\n", again.stderr
+    run.wait_for("ready", 4)
+    assert run.status()["job_id"] == run.job != job, "both runs directories have the same run"
+
+
+@pytest.mark.slurm
+def test_of_another_users_run_slurm_tells_the_state_and_its_files_what_it_printed(login: Login) -> None:
+    """Rendered here and submitted by that user, as the tests' Python need not be readable for others."""
+    with tempfile.TemporaryDirectory() as shared:
+        Path(shared).chmod(0o755)
+        theirs = Path(shared, "run")
+        says = ("sh", "-c", "echo ready; exec sleep 600")
+        options = ("--python", "/usr/bin/python3", "--name", "theirs", "--no-python", "--grace", "1s")
+        login("slurm", "--render-to", str(theirs), *options, *says, cwd=shared)
+        for path in (theirs, *theirs.iterdir()):
+            os.chown(path, OTHER, OTHER)
+        user = ("setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", "--clear-groups")
+        job = login.slurm.run((*user, "sbatch", "--parsable", "job.sbatch"), cwd=str(theirs)).stdout.strip()
+        login.slurm.wait_job(job, "RUNNING")
+        here = Elsewhere(login)
+
+        (told,) = (row for row in here.listed().values() if row["job_id"] == job)
+        followed = here("adopt", "--on", "slurm", "theirs")
+        while "ready" not in (logs := here("logs", job)).stdout:
+            assert login.slurm.job(job)["JobState"] == "RUNNING"
+        gone = shutil.move(theirs, f"{theirs} away")
+        unread, private = here("logs", job), here("status", job, "--output", "json").json["result"]
+        shutil.move(gone, theirs)
+        cancelled = here("cancel", job)
+        again = here("requeue", job)
+
+    assert (told["state"], told["user"], told["command"][:1]) == ("running", "nobody", ["sh"])
+    assert followed.exit_code == 0, followed.stderr
+    assert logs.stdout == "[0:0] ready\n"
+    assert unread.exit_code == 2
+    assert "which nobody does not let others read" in unread.stderr
+    assert (private["state"], private["job_id"]) == ("running", job)
+    assert cancelled.stdout == f"{told['run']}: cancelled\n", cancelled.stderr
+    assert again.exit_code != 0, "their job file would run as us"
+    assert "job.sbatch" in again.stderr
+    assert "belongs to nobody" in again.stderr
+
+
+def test_slurms_refusal_to_cancel_another_users_job_is_one_error_and_the_run_stays_as_it_was(distlaunch: Cli) -> None:
+    queued = f"4711|N/A|RUNNING|2025-01-01T00:00:00|alice|2|n[1-2]|distlaunch:{RUN}|train|/nowhere/{RUN}/job.sbatch"
+    lines = f"case $1 in --states=all) echo '{queued}';; *) echo '4711|RUNNING|None|N/A|distlaunch:{RUN}';; esac\n"
+    denied = "echo 'scancel: error: Kill job error on job id 4711: Access/permission denied' >&2; exit 1\n"
+    env = pretend(distlaunch, {"squeue": lines, "scancel": denied})
+
+    listed = distlaunch("ls", "--on", "slurm", "--output", "json", env=env).json["result"]["runs"]
+    refused = distlaunch("cancel", "--on", "slurm", "slurm:4711", env=env)
+    state = distlaunch("status", "4711", "--output", "json", env=env).json["result"]
+    logs = distlaunch("logs", RUN, env=env)
+    nothing = distlaunch("adopt", "--on", "slurm", "other", env=env)
+
+    assert [(row["user"], row["hosts"], row["command"]) for row in listed] == [("alice", ["n1", "n2"], [])]
+    assert refused.stderr == "error[command_failed]: scancel: Kill job error on job id 4711: Access/permission denied\n"
+    assert (state["state"], state["run"]) == ("running", RUN), "not stopping"
+    assert f"its nodes write to /nowhere/{RUN}, which alice does not let others read" in logs.stderr
+    assert f"no run 'other' of distlaunch on Slurm\n  hint: there are: {RUN}\n" in nothing.stderr
