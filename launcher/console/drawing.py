@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _BAR = 20
-_LONG = 16
-"""The least width that a column may shrink to."""
+_LONG, _SHORT = 16, 8
+"""The least width that a column may shrink to, and one whose cells are cut."""
 
 _FRAMES = str(SPINNERS["dots"]["frames"])
 _NAMES = ("RUN", "TASK", "HOST", "NODE", "COMMAND", "SETTING", "VALUE", "FILE", "VARIABLE", "CLUSTER")
@@ -53,10 +53,13 @@ def rendered(fd: int, shown: RenderableType) -> str:
     return "".join(line.rstrip() + "\n" for line in capture.get().splitlines())
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], styles: Mapping[str, str], fd: int) -> str:
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], styles: Mapping[str, str], fd: int, *, cut: bool = False
+) -> str:
     """Columns that fit the terminal: long cells wrap, and rows become lists if the terminal is too narrow for a table.
 
-    The cells are plain. `styles` apply to whole cells, except in columns of names.
+    The cells are plain. `styles` apply to whole cells, except in columns of names. `cut`: only the last column gives
+    way, and its cells are cut.
     """
     styled = [
         [Text(cell, "" if name in _NAMES else styles.get(cell, "")) for name, cell in zip(header, row, strict=True)]
@@ -65,9 +68,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], styles: Mapping[
     widths = [max(map(cell_len, column)) for column in zip(header, *rows, strict=True)]
     # The first column identifies the row: it stays whole, so that it can be copied.
     least = [widths[0], *(min(width, _LONG) for width in widths[1:])]
+    if cut:
+        least = [*widths[:-1], min(widths[-1], _SHORT)]
     needed = sum(least) + 2 * (len(widths) - 1)
     if needed > output.columns(fd):
-        return rendered(fd, Group(*(part for row in styled for part in (_listed(header, row), Text()))))
+        return rendered(fd, Group(*(part for row in styled for part in (_listed(header, row, cut=cut), Text()))))
+    if cut:
+        for row in styled:
+            row[-1].truncate(output.columns(fd) - needed + least[-1], overflow="ellipsis")
     drawn = Table(box=None, show_edge=False, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name, width, minimum in zip(header, widths, least, strict=True):
         drawn.add_column(Text(name), overflow="fold", min_width=minimum, no_wrap=width == minimum)
@@ -76,11 +84,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], styles: Mapping[
     return rendered(fd, drawn)
 
 
-def _listed(header: Sequence[str], row: Sequence[Text]) -> Table:
-    """One row as a list, a line for each column."""
+def _listed(header: Sequence[str], row: Sequence[Text], *, cut: bool) -> Table:
+    """One row as a list, a line for each column. `cut`: the last cell is cut to one line."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
+    if cut:
+        room = output.columns() - max(map(cell_len, header)) - 2
+        row[-1].truncate(max(1, room), overflow="ellipsis")
     for name, cell in zip(header, row, strict=True):
         if cell.plain:
             grid.add_row(Text(name, "bold"), cell)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from itertools import groupby
@@ -11,6 +12,7 @@ from launcher import output
 from launcher.agent import failures
 from launcher.agent.failures import Failure
 from launcher.console import tables
+from launcher.payload import scripts
 from launcher.runs import status
 from launcher.system import amounts
 
@@ -179,6 +181,16 @@ def age(when: float | None) -> str:
 def command_line(command: tuple[str, ...]) -> str:
     """The command as a user would type it."""
     return shlex.join(command)
+
+
+def short_command(command: tuple[str, ...], cwd: str = "") -> str:
+    """The same, with a bundled script by its name, and one below the run's working directory relative to that."""
+    script = command[0] if command else ""
+    if scripts.is_bundled(script):
+        script = os.path.basename(script)
+    elif os.path.isabs(cwd) and script.startswith(os.path.join(cwd, "")):
+        script = os.path.relpath(script, cwd)
+    return command_line((script, *command[1:])) if command else ""
 
 
 def state_text(state: str) -> str:

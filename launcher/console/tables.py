@@ -28,14 +28,19 @@ STYLES = {
 """Colours of states, results and doctor's marks."""
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[object]], fd: int = output.STDOUT) -> str:
-    """The table for that stream. Control characters are escaped, so that on a pipe each row is a line."""
+def table(
+    header: Sequence[str], rows: Iterable[Sequence[object]], fd: int = output.STDOUT, *, cut: bool = False
+) -> str:
+    """The table for that stream. Control characters are escaped, so that on a pipe each row is a line.
+
+    `cut`: on a terminal, cells of the last column are cut to its width, and nothing wraps.
+    """
     plain = escapes.plain
     cells = [[*map(plain, header)], *(["-" if value is None else plain(value) for value in row] for row in rows)]
     if output.draws(fd):
         from launcher.console import drawing
 
-        return escapes.ours(drawing.table(cells[0], cells[1:], STYLES, fd))
+        return escapes.ours(drawing.table(cells[0], cells[1:], STYLES, fd, cut=cut))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
     return "\n".join(lines) + "\n"

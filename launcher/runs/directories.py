@@ -43,6 +43,11 @@ def new_id(name: str, now: float | None = None) -> str:
     return f"{name}-{time.strftime(_STAMP, time.localtime(now))}-{tail}"
 
 
+def name_of(run: str) -> str:
+    """The run name that an id begins with; a text that is not an id is its own name."""
+    return run[: -len("-20250101-120000-abcd")] if is_id(run) else run
+
+
 def is_id(text: str) -> bool:
     """Whether the text has the form of a run's id, which is also the name of its directory."""
     return _ID.match(text) is not None

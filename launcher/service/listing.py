@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from launcher.errors import RequestError
 from launcher.runs import directories
 from launcher.service import observe
+from launcher.service.selection import EVERY, Selection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,9 +17,20 @@ if TYPE_CHECKING:
     from launcher.runs.records import Run
 
 
-def states(directory: Path, array: str | None = None, limit: int = 0) -> list[tuple[Run, RunState]]:
-    """The newest `limit` runs (0: all), or tasks of an array, each with its state."""
-    return [(each, observe.state_of(each)) for each in _wanted(directory, array, limit)]
+def states(
+    directory: Path, array: str | None = None, limit: int = 0, selection: Selection = EVERY
+) -> list[tuple[Run, RunState]]:
+    """The newest `limit` selected runs (0: all), or tasks of an array, each with its state; oldest first."""
+    found: list[tuple[Run, RunState]] = []
+    for run in _newest_first(directory, array):
+        if not selection.takes(run.id.partition("/")[0], run.created):
+            continue
+        state = observe.state_of(run)
+        if selection.takes_state(state["state"]):
+            found.append((run, state))
+        if 0 < limit == len(found):
+            break
+    return found[::-1]
 
 
 def row(run: Run, state: RunState) -> Listed:
@@ -61,13 +73,12 @@ def whole(run: Run, state: RunState) -> Status:
     }
 
 
-def _wanted(directory: Path, array: str | None, limit: int) -> Iterator[Run]:
+def _newest_first(directory: Path, array: str | None) -> Iterator[Run]:
     """The runs, or the tasks of one of them."""
     if array is None:
-        listed = directories.ids(directory)
-        yield from (directories.read(directory, name) for name in (listed[-limit:] if limit > 0 else listed))
+        yield from (directories.read(directory, name) for name in reversed(directories.ids(directory)))
         return
     found = directories.find(directory, array)
     if not found.tasks:
         raise RequestError(f"{found.id} is not a job array", hint=f"distlaunch status {found.id}")
-    yield from (found.task(index) for index in found.tasks[-limit if limit > 0 else 0 :])
+    yield from (found.task(index) for index in reversed(found.tasks))

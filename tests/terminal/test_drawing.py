@@ -71,6 +71,21 @@ def test_tables_fit_the_terminal(ran: Cli, columns: int) -> None:
         assert re.search(r"^STATE +success *$", listed, re.MULTILINE)
 
 
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_long_command_in_a_list_is_cut_and_nothing_wraps(distlaunch: Cli, columns: int) -> None:
+    words = [f"--long-option-{number}" for number in range(30)]
+    assert distlaunch("local", "--no-python", "/bin/true", *words).exit_code == 0
+
+    lines = COLOUR.sub("", shown(distlaunch, "ls", columns=columns)).splitlines()
+
+    assert sum("…" in line for line in lines) == 1
+    assert all(cell_len(line) <= columns for line in lines)
+    (row,) = (line for line in lines if "/bin/true" in line)
+    assert row.endswith("…")
+    assert len(lines) == (2 if columns == 80 else 7), "a row and its header, or a line for each column and a gap"
+    assert " ".join(words) in distlaunch("ls").stdout, "whole on a pipe"
+
+
 def test_wide_characters_stay_in_their_columns(distlaunch: Cli) -> None:
     distlaunch.write(
         "distlaunch.toml", f'[clusters."{HOST}"]\nbackend = "local"\n[clusters.ascii]\nbackend = "local"\n'

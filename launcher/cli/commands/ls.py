@@ -8,6 +8,7 @@ from launcher import output
 from launcher.cli.parameters import OutputOption, argument, flag
 from launcher.console import summary, tables
 from launcher.service import listing, observe
+from launcher.service.selection import EVERY, Selection
 
 if TYPE_CHECKING:
     from launcher.results.run import ClusterRun, ClusterRuns, Runs
@@ -15,9 +16,17 @@ if TYPE_CHECKING:
 _HOSTS = 4
 
 
-def ls(
+def ls(  # noqa: PLR0917 - one parameter for each option
     run: Annotated[Optional[str], argument(metavar="[RUN]", help="List the tasks of this job array.")] = None,
     limit: Annotated[int, flag("-n", "--limit", metavar="N", help="Show only the newest N; 0: all.")] = 0,
+    state: Annotated[
+        Optional[str], flag("--state", metavar="STATE,...", help="Show only runs in these states.")
+    ] = None,
+    since: Annotated[
+        Optional[str],
+        flag("--since", metavar="DURATION|DATE", help="Show only runs submitted since: 2h, 3d, 2026-11-20."),
+    ] = None,
+    name: Annotated[Optional[str], flag("--name", metavar="NAME", help="Show only runs of this name.")] = None,
     on: Annotated[
         Optional[str],
         flag("--on", metavar="NAME", help="Ask this cluster or backend; includes other users' runs."),
@@ -27,13 +36,15 @@ def ls(
     """List runs, newest last.
 
     $ distlaunch ls --limit 10
+    $ distlaunch ls --state running,failed --since 2h
     $ distlaunch ls --on juno
     """
     directory = observe.directory(fmt)
+    selection = Selection.parse(state, since, name)
     if on is not None:
-        _of_cluster(on)
+        _of_cluster(on, selection, limit)
         return
-    found = listing.states(directory, run, limit)
+    found = listing.states(directory, run, limit, selection)
     data: Runs = {"runs": [listing.row(each, state) for each, state in found]}
     rows = [
         (
@@ -42,23 +53,25 @@ def ls(
             each.cluster or each.backend or None,
             each.nodes or None,
             summary.age(each.created),
-            summary.command_line(each.command)[:60] or None,
+            summary.short_command(each.command, each.cwd) or None,
         )
         for each, state in found
     ]
-    text = tables.table(("RUN", "STATE", "ON", "NODES", "AGE", "COMMAND"), rows) if rows else ""
+    text = tables.table(("RUN", "STATE", "ON", "NODES", "AGE", "COMMAND"), rows, cut=True) if rows else ""
     if not rows:
-        output.note(f"no runs in {directory}")
+        output.note(f"no such run in {directory}" if selection != EVERY else f"no runs in {directory}")
     output.result(data, *text.splitlines())
 
 
-def _of_cluster(name: str) -> None:
-    """List the runs that the cluster reports."""
+def _of_cluster(name: str, selection: Selection, limit: int) -> None:
+    """List the selected runs that the cluster reports."""
     from launcher.console import live_line
     from launcher.service import cluster  # a list of our own runs needs no backend
 
     with live_line.waiting(f"asking {name} for its runs"):
-        found = cluster.found(name)
+        every = cluster.found(name)
+    selected = (run for run in every if selection.takes(run["run"], run["created"]))
+    found = [run for run in selected if selection.takes_state(run["state"])][-limit if limit > 0 else 0 :]
     rows = [
         (
             run["run"],
@@ -68,13 +81,14 @@ def _of_cluster(name: str) -> None:
             run["nodes"] or None,
             _hosts(run),
             summary.age(run["created"]),
-            summary.command_line(tuple(run["command"])) or None,
+            summary.short_command(tuple(run["command"])) or None,
         )
         for run in found
     ]
-    text = tables.table(("RUN", "STATE", "USER", "JOB", "NODES", "HOSTS", "AGE", "COMMAND"), rows) if rows else ""
+    header = ("RUN", "STATE", "USER", "JOB", "NODES", "HOSTS", "AGE", "COMMAND")
+    text = tables.table(header, rows, cut=True) if rows else ""
     if not rows:
-        output.note(f"no runs on {name}")
+        output.note(f"no such run on {name}" if selection != EVERY else f"no runs on {name}")
     data: ClusterRuns = {"runs": found}
     output.result(data, *text.splitlines())
 
