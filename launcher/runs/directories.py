@@ -149,7 +149,7 @@ def link(directory: Path, original: Path) -> Run:
     Raises `UntrustedError` if others could change it, `RequestError` if it is known here or cannot be read.
     """
     path = directory / original.name
-    if path.exists():
+    if os.path.exists(path):
         raise RequestError(f"{original.name} is already known here", hint=f"distlaunch status {original.name}")
     trust.require("run", original / "run.json")
     found = read(original.parent, original.name)
@@ -160,12 +160,6 @@ def link(directory: Path, original: Path) -> Run:
         path.unlink(missing_ok=True)  # a link to a run that was removed there
         path.symlink_to(original)
     return read(directory, original.name)
-
-
-def name_of(run_id: str) -> str:
-    """The name in a run's id; empty if it is not one."""
-    match = _ID.match(run_id)
-    return run_id[: match.start(1) - 1] if match else ""
 
 
 def created(name: str) -> float:

@@ -36,11 +36,9 @@ def adopt(text: str, runs_root: Path, options: SlurmOptions) -> records.Run:
     path = runs_root / found[0].run
     if os.path.lexists(path):
         raise RequestError(f"{path.name} is already known here", hint=f"distlaunch status {path.name}")
-    trust.make("runs_dir", runs_root, 0o755)
     directory = found[0].directory
     if directory and _is_ours(Path(directory), path.name):
-        with storage.storage_errors(path, records.DIRECTORY_HINT):
-            path.symlink_to(directory)
+        directories.link(runs_root, Path(directory))
     else:
         _record(path, found, options)
     return directories.find(runs_root, f"{path.name}/{index}" if index else path.name)
