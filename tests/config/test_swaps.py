@@ -11,6 +11,7 @@ from launcher.agent.system import trust as rule
 from launcher.backends.kubernetes import patch
 from launcher.backends.slurm import script
 from launcher.errors import UntrustedError
+from launcher.payload import setup_lines
 from launcher.runs import directories
 from launcher.settings import config, quarantine, toml_file
 from launcher.system import input_file, trust
@@ -94,7 +95,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "a settings file": lambda path: toml_file.read_file(str(path)),
     "a project file": lambda path: config.load({"DISTLAUNCH_SYSTEM_CONFIG": "/none"}, str(path.parent)),
     "a template": lambda path: script._source(str(path)),
-    "setup": lambda path: script.setup_lines([f"@{path}"]),
+    "setup": lambda path: setup_lines.watched([f"@{path}"], ship_secrets=True),
     "a patch": lambda path: patch.read([str(path)], ship_secrets=False),
     "bad hosts": lambda path: quarantine.hosts("lab", {"XDG_CONFIG_HOME": str(path.parent.parent)}),
     "a run": lambda path: directories.read(path.parent.parent, path.parent.name),

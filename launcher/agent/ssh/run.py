@@ -17,7 +17,7 @@ from ..job import FUNCTION_FILE, KEY_FILE
 from ..network import routes
 from ..node.stops import CANCEL
 from ..system import cgroup, files, processes
-from . import preflight
+from . import container, preflight
 from .leases import HOLDER
 from .preflight import identity_of
 from .run_files import more, note_secrets
@@ -113,9 +113,12 @@ def _spawn(request: Request, own: str, cwd: str, spec: str, about: Request) -> R
     env.setdefault("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
     rank = int(request["node_rank"])
     unit = f"distlaunch-{os.path.basename(request['directory'])}-{rank}-{int(time.time())}"
+    inside = container.words(request, own, cwd, [*HOLDER.environment(), *request["secrets"]])
+    python = request["container"]["python"] if inside else sys.executable
     scope = ["systemd-run", "--user", "--scope", "--quiet", "--collect", f"--unit={unit}", "--"]
     status: Optional[int] = None
-    for under in [scope, []] if preflight.supervisor() == "systemd" else [[]]:
+    for scoped in [scope, []] if preflight.supervisor() == "systemd" else [[]]:
+        under = [*scoped, *inside, python] if scoped or inside else []
         with open(os.path.join(own, "stream"), "ab") as out, open(os.path.join(own, "stderr"), "ab") as err:
             before = out.tell()
             reader, go = os.pipe()
@@ -193,7 +196,7 @@ def _become_agent(
         if under:
             for lock in HOLDER.descriptors():
                 os.set_inheritable(lock, True)
-            os.execvpe(under[0], [*under, sys.executable, *arguments], env)
+            os.execvpe(under[0], [*under, *arguments], env)
         from ..job import Job
         from ..node.function_call import as_script
         from ..node.run import run
@@ -239,7 +242,7 @@ def send_signal(directory: str, rank: int, number: int, *, force: bool) -> Reque
             _write(os.path.join(own, CANCEL), json.dumps({"force": force}))
     identity = identity_of(directory, rank)
     if identity is None or not preflight.alive(identity):
-        _remove_cgroup(os.path.join(directory, "nodes", str(rank), "agent.json"))
+        _end_leftovers(os.path.join(directory, "nodes", str(rank)))
         return {"signalled": False}
     with contextlib.suppress(ProcessLookupError):
         os.kill(identity["pid"], number)
@@ -248,7 +251,7 @@ def send_signal(directory: str, rank: int, number: int, *, force: bool) -> Reque
         while preflight.alive(identity) and time.monotonic() < limit:
             time.sleep(0.02)
         processes.kill_tree(identity["pid"], identity["start_ticks"])
-        _remove_cgroup(os.path.join(directory, "nodes", str(rank), "agent.json"))
+        _end_leftovers(os.path.join(directory, "nodes", str(rank)))
     return {"signalled": True}
 
 
@@ -283,10 +286,11 @@ def runs(request: Request) -> Request:
     return {"nodes": found, "signalled": bool(request.get("signal")) and any(node["running"] for node in found)}
 
 
-def _remove_cgroup(agent_json: str) -> None:
-    """End what an exited agent left running, if it had a cgroup."""
+def _end_leftovers(own: str) -> None:
+    """End what an exited agent left running, if it had a container or a cgroup."""
+    container.remove(own)
     with contextlib.suppress(OSError, ValueError):
-        path = json.loads(files.read_word(agent_json)).get("cgroup")
+        path = json.loads(files.read_word(os.path.join(own, "agent.json"))).get("cgroup")
         if path:
             cgroup.remove(path)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launcher.settings.options import duration, not_below, option
+from launcher.settings.options import duration, not_below, one_of, option
 from launcher.spec import parse_size
 
 
@@ -71,4 +71,32 @@ class AnsibleOptions:
         help="Maximum time for one step on a host.",
         check=not_below("host-timeout", 1),
         group="network",
+    )
+    setup: tuple[str, ...] = option(
+        (),
+        metavar="LINE|@FILE",
+        help="Shell line, or file of such lines, to run on each host before its Python: module load ...",
+        adds_up=True,
+        executes=True,
+        path="at",
+        group="job",
+    )
+    container_image: str = option(
+        "", metavar="IMAGE", help="Container image for the agents and workers.", executes=True, path="dots", group="job"
+    )
+    container_mounts: tuple[str, ...] = option(
+        (),
+        metavar="SRC:DST",
+        help="Directory to mount in the container, besides the working directory and the run's.",
+        adds_up=True,
+        executes=True,
+        group="files",
+    )
+    container_runtime: str = option(
+        "podman",
+        metavar="podman|docker|apptainer|singularity",
+        help="Container runtime: a program on the hosts.",
+        executes=True,
+        check=one_of("container-runtime", "podman", "docker", "apptainer", "singularity"),
+        group="job",
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from launcher.backends._base import master_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from launcher.agent.job import Job
@@ -43,6 +44,12 @@ class Planned(TypedDict):
     spares: list[str]
     """Spare hosts."""
 
+    setup: list[str]
+    """Shell lines that run before each host's Python."""
+
+    container: dict[str, Any] | None
+    """`runtime`, `image`, `mounts` and `python` of the container that the agents run in."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsiblePlan:
@@ -63,6 +70,11 @@ class AnsiblePlan:
     snapshot: Snapshot | None
     nodes: tuple[PlannedNode, ...]
     spares: tuple[str, ...]
+    setup: str = ""
+    """Shell lines that run before each host's Python."""
+
+    container: Mapping[str, Any] | None = None
+    """`runtime`, `image`, `mounts` and `python` of the container that the agents run in."""
 
     @property
     def master(self) -> str:
@@ -88,4 +100,6 @@ class AnsiblePlan:
             "spec": self.request(),
             "snapshot": files,
             "spares": list(self.spares),
+            "setup": self.setup.splitlines(),
+            "container": None if self.container is None else dict(self.container),
         }

@@ -15,7 +15,7 @@ from launcher.backends.ansible import ansible_config as config
 from launcher.backends.ansible import inventory, playbook
 from launcher.backends.ansible.plan import AnsiblePlan
 from launcher.errors import SpecError
-from launcher.payload import scripts, snapshot
+from launcher.payload import scripts, setup_lines, snapshot
 from launcher.spec import parse_duration, parse_size
 from launcher.system import amounts, trust
 
@@ -48,10 +48,8 @@ def plan(options: AnsibleOptions, spec: JobSpec, run_dir: Path) -> AnsiblePlan:
         **common(options, spec.cwd),
         **_of_files(files, spec.cwd),
         "distlaunch_secrets": list(spec.secrets),
-        "distlaunch_torch": spec.nodes.elastic
-        or Program(list(spec.command), spec.kind, spec.cwd).wants_torch() == SURELY,
+        **_of_python(options, spec),
     }
-    variables |= {"distlaunch_python": spec.python} if spec.python else {}
     variables |= {"distlaunch_workers": workers} if workers else {}
     job = spec.job(run=run_dir.name, directory="", rendezvous={})._replace(
         command=command, min_nodes=least, max_nodes=wanted, sigterm_means=Failure.CANCELLED
@@ -69,7 +67,31 @@ def plan(options: AnsibleOptions, spec: JobSpec, run_dir: Path) -> AnsiblePlan:
             for rank, host in enumerate(chosen[:wanted])
         ),
         spares=tuple(host.name for host in chosen[wanted:]),
+        setup="\n".join(setup_lines.watched(options.setup, ship_secrets=spec.ship_secrets)),
+        container=_container(options, spec),
     )
+
+
+def _of_python(options: AnsibleOptions, spec: JobSpec) -> dict[str, Any]:
+    """Variables about the hosts' Python, which runs no workers if they are in a container."""
+    if options.container_image:
+        return {"distlaunch_torch": False}
+    torch = spec.nodes.elastic or Program(list(spec.command), spec.kind, spec.cwd).wants_torch() == SURELY
+    return {"distlaunch_torch": torch, **({"distlaunch_python": spec.python} if spec.python else {})}
+
+
+def _container(options: AnsibleOptions, spec: JobSpec) -> dict[str, Any] | None:
+    """The container that the agents run in."""
+    if not options.container_image:
+        if options.container_mounts:
+            raise SpecError("container-mounts without a container", hint="name one: --container-image IMAGE")
+        return None
+    return {
+        "runtime": options.container_runtime,
+        "image": options.container_image,
+        "mounts": list(options.container_mounts),
+        "python": spec.python or "python3",
+    }
 
 
 def common(options: AnsibleOptions, cwd: str) -> dict[str, Any]:

@@ -42,6 +42,8 @@ def texts(plan: AnsiblePlan) -> dict[str, str]:
         "start.sh": f"#!/bin/sh\n# Starts the run {plan.run_dir.name} by hand, as distlaunch would.\nset -e\n{secrets}"
         f'cd "$(dirname "$0")"\n{exports}exec ansible-playbook {shlex.join(by_hand)} "$@"\n',
         "job.json": json.dumps(plan.request(), indent=2) + "\n",
+        **({"setup.sh": plan.setup + "\n"} if plan.setup else {}),
+        **({"container.json": json.dumps(plan.container, indent=2) + "\n"} if plan.container else {}),
         **directory_texts(plan.inventory, plan.settings, plan.variables),
     }
 

@@ -11,7 +11,7 @@ from launcher.backends.ansible import inventory, planning, playbook, ssh
 from launcher.backends.ansible.plan import BY_HOST
 from launcher.backends.ansible.start import target
 from launcher.errors import BackendUnavailableError, CommandError, RequestError
-from launcher.payload import agent_archive
+from launcher.payload import agent_archive, setup_lines
 from launcher.system import storage
 
 if TYPE_CHECKING:
@@ -33,8 +33,9 @@ def restore(options: AnsibleOptions, handle: AnsibleHandle, cwd: str) -> None:
     """Make the directory of an adopted run: its hosts, its job and its Python, with its files as they are there."""
     requests = [_request(answer) for answer in ssh.call_all(handle, _ask)]
     job = requests[0].job
-    if job.get("kind") == "function":
-        raise RequestError("it calls a function, which only its own launcher has", hint="start it again from there")
+    if job.get("kind") == "function" or options.container_image:
+        what = "runs in containers" if options.container_image else "calls a function, which only its own launcher has"
+        raise RequestError(f"it {what}", hint="distlaunch requeue RUN where it was started")
     run_dir = Path(handle["run_dir"])
     sources = inventory.sources(options.inventory, cwd)
     settings = config.variables(sources, cwd, len(handle["hosts"]))
@@ -56,6 +57,8 @@ def restore(options: AnsibleOptions, handle: AnsibleHandle, cwd: str) -> None:
     variables |= {"distlaunch_workers": workers.pop()} if len(workers) == 1 else {}
     job = {name: value for name, value in job.items() if name in Job._fields and name not in BY_HOST}
     texts = playbook.directory_texts(sources, settings, variables)
+    setup = setup_lines.watched(options.setup, ship_secrets=True)
+    texts |= {"setup.sh": "\n".join(setup)} if setup else {}
     playbook.write_directory(run_dir / "ansible", texts, {"agent.pyz": agent_archive.packed()})
     storage.write_whole(run_dir / "ansible/job.json", storage.encode_json(job))
 

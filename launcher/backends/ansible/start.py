@@ -154,6 +154,7 @@ def _hints(kinds: set[str]) -> list[str]:
         "duplicate": "take one of the names out of the inventory",
         "busy": "--wait waits for it, --partial takes only hosts that are free, --share uses it nonetheless; "
         "distlaunch hosts shows who has what",
+        "setup": "--setup lines run in bash on each host, in a login without a terminal",
         "disk": "make room there, or choose another directory: --remote-dir",
         "files": "without --in-place the working directory's files are sent",
     }

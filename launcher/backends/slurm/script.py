@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.backends.slurm import allocation, words
 from launcher.errors import BackendUnavailableError, SpecError
-from launcher.payload import credentials
+from launcher.payload import setup_lines
 from launcher.system import input_file, install, trust
 
 if TYPE_CHECKING:
@@ -40,17 +40,6 @@ _OWN += ("reservation", "dependency", "exclusive", "nice", "mail_type", "mail_us
 
 _OURS = "job.sbatch.j2"
 _START = """srun --nodes={{ nodes }} --ntasks={{ nodes }} --ntasks-per-node=1 {{ agent | map("quote") | join(" ") }}"""
-
-_FAILED = 'echo "distlaunch: setup failed with code $distlaunch_code: $BASH_COMMAND" >&2; exit "$distlaunch_code"'
-_WATCHED = (
-    "# A line that fails ends the job; a failure inside a function or a sourced file does not count.",
-    'if [ -n "$BASH_VERSION" ]; then',
-    f"""    trap 'distlaunch_code=$?; [ "${{#BASH_SOURCE[@]}}" -gt 1 ] || {{ {_FAILED}; }}' ERR""",
-    "fi",
-)
-"""Ends the job on a failed setup line: it would continue without its setup."""
-
-_UNWATCHED = ('if [ -n "$BASH_VERSION" ]; then trap - ERR; fi',)
 
 Directive = tuple[str, "str | None"]
 
@@ -133,10 +122,7 @@ def render(
         names["nodes"] = '"$SLURM_JOB_NUM_NODES"'
     more, around = container(opts, run_dir, cwd)
     names["step"] += more
-    setup = setup_lines(opts.setup)
-    if not spec.ship_secrets:
-        credentials.check_lines("setup", setup)
-    setup = [*_WATCHED, *setup, *_UNWATCHED] if setup else []
+    setup = setup_lines.watched(opts.setup, ship_secrets=spec.ship_secrets)
     if run_dir == MOVED:
         setup = [*_find_itself(cwd, submitted=within is None), *setup]
     names["directory"] = quote(str(run_dir)) + ('/tasks/"$SLURM_ARRAY_TASK_ID"' if opts.array else "")
@@ -164,20 +150,6 @@ def _template(given: str, cwd: str) -> str:
     if not given or (not os.path.lexists(path) and given in os.listdir(install.data("slurm_templates"))):
         return given or _OURS
     return path
-
-
-def setup_lines(setup: Sequence[str]) -> list[str]:
-    """The setup lines, with the lines of a file in place of `@FILE`."""
-    lines: list[str] = []
-    for line in setup:
-        if line.startswith("@"):
-            try:
-                lines += trust.read_text("setup", os.path.expanduser(line[1:])).splitlines()
-            except OSError as error:
-                raise SpecError(f"setup {line!r} cannot be read: {error.strerror}") from error
-        else:
-            lines.append(line)
-    return lines
 
 
 def _find_itself(cwd: str, *, submitted: bool) -> list[str]:

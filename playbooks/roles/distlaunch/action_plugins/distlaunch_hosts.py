@@ -28,7 +28,7 @@ from distlaunch_archive import Archive
 from distlaunch_asking import Asking
 from distlaunch_inventory import Target, target
 from distlaunch_lease import Leases
-from distlaunch_start import Start
+from distlaunch_start import Start, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,6 +54,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         with open(args["agent"], "rb") as file:
             self._archive = Archive(file.read())
         self._trusted = list(args.get("trust") or [])
+        self._setup = text_of(args["setup"]) if args["do"] in ("look", "start") else ""
         hosts = list(args["hosts"])
         of_all = {"rule": self._archive.rule, "trusted": self._trusted, "here": args.get("here")}
         hostvars = (task_vars or {})["hostvars"]
@@ -98,7 +99,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         if there.ssh is None:
             how = f"ansible_connection: {there.connection}"
             return {"problem": f"it is not reached by ssh ({how}); distlaunch local runs here"}
-        self._asking.connect(host, there.ssh, there.python, program)
+        self._asking.connect(host, there.ssh, there.python, program, self._setup)
         began = time.time()
         answer = self._asking.ask(host, request)
         if answer.get("lacks"):
@@ -107,8 +108,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         answer = distlaunch_choice.misfit("preflight", answer) or answer
         if not answer.get("problem"):
             answer["clock_s"] = [round(answer["time"] - time.time(), 3), round(answer["time"] - began, 3)]
+        # Later calls run without the setup, so they need the path of the Python that it has made available.
+        used = answer["python"] if self._setup and not answer.get("problem") else there.python
         # Set here, whatever the host has answered.
-        return {**answer, "refused": False, "ssh": there.ssh, "python_used": there.python}
+        return {**answer, "refused": False, "ssh": there.ssh, "python_used": used}
 
     def _choose(self, found: Mapping[str, Answer]) -> dict[str, Any] | None:
         """The choice of hosts, None if there are too few; also reports the hosts' problems."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Answer = dict[str, Any]
 
 _PROBLEM_CHARACTERS = 4000
-_OF_PROBLEMS = ("problem", "unreachable", "late", "refused", "lease", "ssh", "python_used")
+_OF_PROBLEMS = ("problem", "unreachable", "late", "refused", "lease", "setup", "ssh", "python_used")
 
 
 class Asking:
@@ -43,9 +43,9 @@ class Asking:
         with ThreadPoolExecutor(max(1, len(self._sessions))) as pool:
             list(pool.map(lambda session: session.close(), self._sessions.values()))
 
-    def connect(self, host: str, argv: Sequence[str], python: str, program: str) -> None:
-        """Send further requests to the host through that ssh command, to that program."""
-        session = self._sessions[host] = distlaunch_session.Session(argv, python, program)
+    def connect(self, host: str, argv: Sequence[str], python: str, program: str, setup: str) -> None:
+        """Send further requests to the host through that ssh command, to that program, which starts after `setup`."""
+        session = self._sessions[host] = distlaunch_session.Session(argv, python, program, setup)
         session.on_sent = lambda sent, size: self.report(host=host, sent=sent, bytes=size)
 
     def ask(self, host: str, request: Answer, payload: str | bytes | None = None, *, times: int = 1) -> Answer:

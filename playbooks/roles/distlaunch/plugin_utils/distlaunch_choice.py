@@ -23,7 +23,7 @@ _GPUS = 1024
 _DEPTH = 20
 """More than any agent's answer has; JSON's parser accepts far deeper nesting than the code here can handle."""
 
-_KINDS = {"refused": "settings", "busy": "busy", "lease": "lease", "unreachable": "unreachable"}
+_KINDS = {"refused": "settings", "busy": "busy", "lease": "lease", "setup": "setup", "unreachable": "unreachable"}
 """Kinds of problems by the field of an answer that tells them."""
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

@@ -6,11 +6,13 @@ files may print before it. The other end is `launcher/agent/ssh/calls.py`, which
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
 import json
 import os
 import random
+import re
 import select
 import shlex
 import subprocess
@@ -35,6 +37,10 @@ _LATE: Answer = {"problem": "no answer within the time limit", "late": True}
 _BUSY = ("kex_exchange_identification", "Connection reset by peer", "Connection closed by remote host")
 """What ssh prints if a server refuses connections because too many start at once (MaxStartups)."""
 
+# A failed line ends the shell by itself, unless the lines cannot be parsed.
+_CHECKED = 'code=$?; [ $code = 0 ] || { echo "distlaunch: setup failed with code $code: see above" >&2; exit $code; }; '
+_SETUP_FAILED = r"^distlaunch: setup failed with code (\d+): (.*)$"
+
 # Without a locale, Python sets this one for its children (PEP 538); our Python gets the same as one of them.
 _LOCALE = '[ "$LC_ALL$LC_CTYPE$LANG" ] || export LC_CTYPE=C.UTF-8; '
 
@@ -42,8 +48,9 @@ _LOCALE = '[ "$LC_ALL$LC_CTYPE$LANG" ] || export LC_CTYPE=C.UTF-8; '
 class Session:
     """A host, and the connection to it while there is one. An error is an answer, too: `{"problem": ...}`."""
 
-    def __init__(self, argv: Sequence[str], python: str, program: str) -> None:
-        self.argv, self.python, self.program = argv, python, program
+    def __init__(self, argv: Sequence[str], python: str, program: str, setup: str = "") -> None:
+        """`setup`: shell lines that run before Python."""
+        self.argv, self.python, self.program, self.setup = argv, python, program, setup
         self.on_sent: Callable[[int, int], None] = lambda *_: None
         """Called from time to time while a large payload is sent, with the bytes sent and the total."""
 
@@ -82,7 +89,12 @@ class Session:
         argv = [self.python, "-u", "-c", f"import sys;sys.path[:]=filter(None,sys.path);{self.program}", ANSWER]
         # The path of Python may have blanks, or start with a tilde.
         words = [arg if arg.startswith("~/") and shlex.quote(arg[2:]) == arg[2:] else shlex.quote(arg) for arg in argv]
-        command = f"/bin/sh -c {shlex.quote(_LOCALE + 'exec ' + ' '.join(words))}"
+        start = _LOCALE + "exec " + " ".join(words)
+        command = f"/bin/sh -c {shlex.quote(start)}"
+        if self.setup:  # in bash, as on Slurm; its lines do not read what is sent to Python
+            lines = base64.b64encode(self.setup.encode()).decode()
+            before = f'exec 3<&0 </dev/null; eval "$(printf %s {lines} | base64 -d)"; {_CHECKED}exec <&3 3<&-; '
+            command = f"/bin/bash -c {shlex.quote(before + start)}"
         options = ("-T", "-o", "BatchMode=yes", "-o", "ForwardAgent=no")
         self._said.seek(0)  # ssh shares the offset: it must not start where the last one stopped
         self._said.truncate()
@@ -178,6 +190,10 @@ class Session:
         if code == 255:
             busy = any(words in said for words in _BUSY)
             return {"problem": said or "ssh ended with code 255", "unreachable": True, "busy": busy}
+        failed = re.search(_SETUP_FAILED, said, re.MULTILINE)
+        if failed:
+            reason = "".join(f" ({line})" for line in said[: failed.start()].strip().splitlines()[-1:])
+            return {"problem": f"setup failed with code {failed[1]}: {failed[2]}{reason}", "setup": True}
         if code in (126, 127):
             return {"problem": f"there is no {self.python} (looked for along the PATH of a login without a terminal)"}
         last = (said or self._data.decode(errors="replace").strip() or "it said nothing").splitlines()[-1]

@@ -40,7 +40,8 @@ class Start:
         if args["lease"] == "partial" and self._job["min_nodes"] == self._job["max_nodes"]:
             self._job["min_nodes"] = self._job["max_nodes"] = len(choice["ranks"])
         beside = os.path.dirname(args["job"])
-        self._key, self._function = _key(os.path.join(beside, "key")), _function(os.path.join(beside, "function"))
+        self._key, self._function = _key(os.path.join(beside, "key")), text_of(os.path.join(beside, "function")) or None
+        self._container = json.loads(text_of(args["container"]) or "null")
 
     def run(self) -> None:
         """Send missing files, start node 0, then all others; if one cannot start, stop those that have."""
@@ -76,6 +77,7 @@ class Start:
             "job": self._job,
             "key": self._key,
             "function": self._function,
+            "container": self._container,
             "secrets": self._secrets,
             **{name: self._args[name] for name in ("dir", "digest", "cwd")},
             **where,
@@ -132,11 +134,11 @@ def _key(path: str) -> str:
     return key
 
 
-def _function(path: str) -> str | None:
-    """The function that the job calls; None if it runs a script."""
-    with contextlib.suppress(FileNotFoundError), open(path, encoding="ascii") as file:
+def text_of(path: str) -> str:
+    """The text of a file that need not exist; empty if it does not."""
+    with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="surrogateescape") as file:
         return file.read()
-    return None
+    return ""
 
 
 def _is_meeting_point(answer: Answer) -> bool:
