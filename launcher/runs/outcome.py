@@ -83,7 +83,8 @@ class RunReport:
         Reports of attempts before `attempt` do not count.
         """
         self.nodes = [NodeReport(node=rank, host=host, attempt=attempt) for rank, host in enumerate(hosts)]
-        self.min_nodes = len(hosts) if min_nodes is None else min_nodes
+        # Fewer nodes than planned may have been started, for example only on hosts that were free.
+        self.min_nodes = min(min_nodes or len(hosts), len(hosts) or 1)
         self.may_start_again = may_start_again
 
     @property

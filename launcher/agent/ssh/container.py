@@ -27,14 +27,15 @@ def words(request: Dict[str, Any], own: str, cwd: str, names: Sequence[str]) -> 
         return []
     base = os.path.expanduser(request["dir"])
     runtime, has_gpus = container["runtime"], bool(gpus.found())
-    if not any(os.access(os.path.join(part, runtime), os.X_OK) for part in os.get_exec_path()):
+    program = next((path for path in _places(runtime) if os.access(path, os.X_OK)), None)
+    if program is None:
         raise HostError(f"there is no {runtime} on its PATH, which --container-image needs")
     mounts = [*(f"{path}:{path}" for path in dict.fromkeys([base, cwd])), *container["mounts"]]
     if runtime not in _CLIENTS:
         binds = [word for mount in mounts for word in ("--bind", mount)]
         return [runtime, "exec", *(["--nv"] if has_gpus else []), *binds, "--pwd", cwd, container["image"]]
     name = f"distlaunch-{os.path.basename(request['directory'])}-{request['node_rank']}"
-    files.write_whole(os.path.join(own, _NOTE), json.dumps({"runtime": runtime, "name": name}).encode(), 0o600)
+    files.write_whole(os.path.join(own, _NOTE), json.dumps({"runtime": program, "name": name}).encode(), 0o600)
     remove(own)
     binds = [word for mount in mounts for word in ("--volume", mount)]
     devices = {"podman": ["--device", "nvidia.com/gpu=all"], "docker": ["--gpus", "all"]}[runtime]
@@ -46,6 +47,10 @@ def words(request: Dict[str, Any], own: str, cwd: str, names: Sequence[str]) -> 
         *(devices if has_gpus else []), *binds, "--workdir", cwd,
         *(word for variable in names for word in ("--env", variable)), container["image"],
     ]  # fmt: skip
+
+
+def _places(program: str) -> List[str]:
+    return [os.path.join(directory, program) for directory in os.get_exec_path()]
 
 
 def remove(own: str) -> None:
