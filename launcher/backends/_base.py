@@ -106,6 +106,9 @@ class Backend(ABC, Generic[P, H, Opts]):
     ask_every_s: ClassVar[float] = 10.0
     """Maximum time between queries about a followed run; a cluster's controller serves other users, too."""
 
+    more_cpus: ClassVar[str] = ""
+    """The option that gives each node more CPUs, if the scheduler limits them."""
+
     can_requeue: ClassVar[bool] = False
     """Whether it has `requeue`."""
 

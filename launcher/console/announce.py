@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import time
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ from launcher import output
 from launcher.agent.failures import Failure, again
 from launcher.agent.protocol import Event
 from launcher.console import summary
+from launcher.console.gathered import Gathered
+from launcher.console.node_warnings import NodeWarnings
 from launcher.console.start_line import StartLine
 from launcher.runs.outcome import debugged
 from launcher.runs.reader import lost_text
@@ -58,8 +61,12 @@ class Announcer:
         explain: bool = False,
         asked_for: int = 0,
         is_cancelled: Callable[[], bool] = lambda: False,
+        more_cpus: str = "",
     ) -> None:
-        """`asked_for`: the last attempt started by the user, or by us after a lost host; others are a scheduler's."""
+        """`asked_for`: the last attempt started by the user, or by us after a lost host; others are a scheduler's.
+
+        `more_cpus`: the option that gives a node more CPUs, if there is one.
+        """
         self._is_cancelled = is_cancelled
         self._asked_for = asked_for
         self._hosts = hosts
@@ -69,9 +76,10 @@ class Announcer:
         """Hosts by node, as reported by agents: the plan may leave the choice to the scheduler."""
 
         self._said: dict[bytes, None] = {}
-        self._waits: dict[int, tuple[str, float]] = {}
+        self._waits = Gathered[str](PATIENCE_S)
+        self._warnings = NodeWarnings(len(hosts), more_cpus)
         self._unreached: dict[int, float] = {}
-        self._progress = StartLine(backend, len(hosts))
+        self._progress = StartLine(backend, hosts)
 
     def record(self, node: Source, record: Event | Foreign) -> None:
         """Announce an event or a foreign line, if it matters to the user."""
@@ -84,23 +92,19 @@ class Announcer:
             return
         fields = record.fields
         self._progress.heard(node, record.name)
+        self._gather(node, record.name, fields, time.monotonic())
         self._fabric(node, record.name, fields)
         if record.name == "agent_started" and fields.get("attempt"):
             why, attempt = again(fields.get("after")), fields["attempt"]
             who = "" if isinstance(attempt, int) and attempt <= self._asked_for else " by the scheduler"
             self._once(f"started again{who}{why}, attempt {attempt}", f"attempt {attempt}")
         elif record.name == "rendezvous":
-            self._waits.pop(node, None)
             where = f"{fields.get('master_addr')}:{fields.get('master_port')}"
             nodes, ranks = (
                 amounts.counted(fields.get("nodes"), "node"), amounts.counted(fields.get("world_size"), "rank"),
             )  # fmt: skip
             self._once(f"started: {nodes}, {ranks} (master {where})")
             self._missing(fields.get("world_size"))
-        elif record.name == "waiting":
-            limit = fields.get("limit_s")
-            until = f" for at most {limit:g} s" if isinstance(limit, (int, float)) else ""
-            self._waits[node] = (f"{self._place(node)} waits for {fields.get('what')}{until}", time.monotonic())
         elif record.name in ("restart", "done"):
             self._again(record.name, fields)
         elif record.name == "debugger":
@@ -110,11 +114,20 @@ class Announcer:
             self._once(
                 f"stopping: {Failure.CANCELLED if reason == Failure.PREEMPTED and self._is_cancelled() else reason}"
             )
-        elif record.name in ("warning", "lines_lost"):
+        elif record.name == "lines_lost":
             self._workers.end_line()
-            output.warn(
-                f"{self._place(node)}: {fields.get('message') if record.name == 'warning' else lost_text(fields)}"
-            )
+            output.warn(f"{self._place(node)}: {lost_text(fields)}")
+
+    def _gather(self, node: int, event: str, fields: dict[str, Any], now: float) -> None:
+        """Take what many nodes may report alike: their waits and warnings."""
+        if event in ("waiting", "rendezvous"):
+            self._waits.forget(node)
+        if event == "waiting":
+            limit = fields.get("limit_s")
+            until = f" for at most {limit:g} s" if isinstance(limit, (int, float)) else ""
+            self._waits.add(f"for {fields.get('what')}{until}", node, now)
+        self._warnings.heard(node, event, fields, now)
+        self._warn(now)
 
     def _missing(self, world: object) -> None:
         """Warn if none of the wanted ranks exists, which the plan may not have known."""
@@ -141,10 +154,10 @@ class Announcer:
     def asked(self, backend: str, refusal: str) -> None:
         """Note that the backend could not report the run's state or, without a `refusal`, that it could."""
         if not refusal:
-            self._waits.pop(_BACKEND, None)
-        elif _BACKEND not in self._waits:
+            self._waits.forget(_BACKEND)
+        elif not self._waits.has(_BACKEND):
             text = f"for {UNANSWERED_S:.0f} s {backend} does not tell how the run is: {refusal}"
-            self._waits[_BACKEND] = text, time.monotonic() + UNANSWERED_S - PATIENCE_S
+            self._waits.add(text, _BACKEND, time.monotonic() + UNANSWERED_S - PATIENCE_S)
 
     def reached(self, node: int, refusal: str) -> None:
         """Note that a node could not be reached or, without a `refusal`, that it could. Announces each change once."""
@@ -165,10 +178,19 @@ class Announcer:
 
     def tick(self, now: float) -> None:
         """Announce waits that have become long; `now` as from `time.monotonic`."""
-        for node, (text, since) in list(self._waits.items()):
-            if now - since >= PATIENCE_S:
-                del self._waits[node]
-                self._once(text)
+        for text, nodes in self._waits.due(now):
+            who = f"{self._places(nodes)} wait{'s' * (len(nodes) == 1)} "
+            self._once((who if nodes != [_BACKEND] else "") + text, text)
+        self._warn(now)
+
+    def close(self) -> None:
+        """Print the warnings that still wait for other nodes to send the same."""
+        self._warn(math.inf)
+
+    def _warn(self, now: float) -> None:
+        for text, nodes in self._warnings.due(now):
+            self._workers.end_line()
+            output.warn(f"{self._places(nodes)}: {text}")
 
     def _fabric(self, node: int, event: str, fields: dict[str, Any]) -> None:
         """Announce notes, and on request variables and threads. Identical ones are announced for one node only."""
@@ -198,8 +220,17 @@ class Announcer:
             self._once("fabric: no variable is needed: NCCL, gloo and UCX choose right by themselves")
 
     def _place(self, node: int) -> str:
-        host = self._named.get(node) or (self._hosts[node] if node < len(self._hosts) else "?")
-        return f"node {node} ({host})"
+        return f"node {node} ({self._host(node)})"
+
+    def _host(self, node: int) -> str:
+        return self._named.get(node) or (self._hosts[node] if node < len(self._hosts) else "?")
+
+    def _places(self, nodes: Sequence[int]) -> str:
+        """The node, or how many, with a few of their hosts."""
+        if len(nodes) == 1:
+            return self._place(nodes[0])
+        hosts = dict.fromkeys(self._host(node) for node in nodes)
+        return f"{len(nodes)} nodes ({amounts.listed(hosts)})"
 
     def _note(self, text: str) -> None:
         self._workers.end_line()

@@ -3,13 +3,15 @@
     with live_line.waiting("asking Slurm"):
         ...
 
-Nothing is drawn in the first second of a wait, if stderr is not a terminal, or after an unfinished line of a worker,
-such as a progress bar. `output` withdraws the line before it writes, and a thread draws it again.
+Nothing is drawn in the first second of a wait, or after an unfinished line of a worker, such as a progress bar.
+`output` withdraws the line before it writes, and a thread draws it again. Where no line can be drawn (a pipe, a file),
+a wait of some seconds is named in a line of its own, and again after twice the time.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -24,13 +26,15 @@ if TYPE_CHECKING:
 
 _FIRST_S = 1.0
 _EVERY_S = 0.125
+PATIENCE_S = 5.0
+"""A shorter wait is not named where no line can be drawn."""
 
 
 class LiveLine:
     """The live line of this process: `show` sets its text, `withdraw` removes it."""
 
     def __init__(self) -> None:
-        self._text, self._since = "", 0.0
+        self._text, self._since, self._phase_since = "", 0.0, 0.0
         self._part: tuple[int, int] | None = None
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -42,11 +46,17 @@ class LiveLine:
         with self._changed:
             if not self._text:
                 self._since = time.monotonic()
+            if not self._text or _phase(self._text) != _phase(text):
+                self._phase_since = time.monotonic()
             self._text, self._part = escapes.plain(text), part
-            if self._thread is None and output.draws(output.STDERR):
-                output.expect_live()
-                _leave_no_line_at_ctrl_z()
-                self._thread = threading.Thread(target=self._run, name="live line", daemon=True)
+            if self._thread is None:
+                draws = output.draws(output.STDERR)
+                if draws:
+                    output.expect_live()
+                    _leave_no_line_at_ctrl_z()
+                self._thread = threading.Thread(
+                    target=self._draw if draws else self._say, name="live line", daemon=True
+                )
                 self._thread.start()
             self._changed.notify()
 
@@ -54,9 +64,26 @@ class LiveLine:
         """Remove the line, as nothing is waited for."""
         with self._changed:
             self._text = ""
+            self._changed.notify()
         output.clear_live()
 
-    def _run(self) -> None:
+    def _say(self) -> None:
+        """Name each phase of a wait in a line after `PATIENCE_S`, and again after twice as long."""
+        began, after_s = 0.0, PATIENCE_S
+        while True:
+            with self._changed:
+                while not self._text:
+                    self._changed.wait()
+                if self._phase_since != began:
+                    began, after_s = self._phase_since, PATIENCE_S
+                text, waited = self._text, time.monotonic() - began
+                if waited < after_s:
+                    self._changed.wait(after_s - waited)
+                    continue
+            output.note(f"{text} ({waited:.0f} s)")
+            after_s *= 2
+
+    def _draw(self) -> None:
         from launcher.console import drawing
 
         frame = 0
@@ -69,6 +96,11 @@ class LiveLine:
                 frame += 1
                 output.draw_live(drawing.wait_line(text, waited, part, frame), lambda: bool(self._text))
             time.sleep(_EVERY_S if waited >= _FIRST_S else min(_EVERY_S, _FIRST_S))
+
+
+def _phase(text: str) -> str:
+    """The part of a wait's text that stays while the wait makes progress."""
+    return re.sub(r"\d+", "", text.partition(":")[0])
 
 
 def _leave_no_line_at_ctrl_z() -> None:

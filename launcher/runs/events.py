@@ -76,7 +76,7 @@ _CAUSE = _named(
 _KINDS = _named(
     ("run host python cwd after what reason signal result message master_addr data path", _text),
     ("node attempt version pid round restarts max_restarts nodes world_size master_port rank local_rank", _count),
-    ("workers lines total lines_lost part parts", _count),
+    ("workers lines total lines_lost part parts cpus", _count),
     ("ranks", _counts),
     ("time limit_s deadline duration_s", numbers.is_number),
     ("exit_code", _code),

@@ -44,6 +44,10 @@ class StartProgress:
             return False
         return True
 
+    def missing(self) -> list[int]:
+        """The nodes whose agents have not started."""
+        return [node for node in range(self._nodes) if node not in self._started]
+
     def present(self) -> Progress | None:
         """The current phase; None once workers run or the run ends."""
         count, started, ready = self._nodes, len(self._started), len(self._ready & self._started)

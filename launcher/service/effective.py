@@ -8,7 +8,7 @@ from launcher import backends
 from launcher.payload import credentials
 from launcher.service.request import check_job, warn_of_variables
 from launcher.settings import checks, config
-from launcher.settings.options import JobOptions
+from launcher.settings.options import JobOptions, SharedOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +45,8 @@ def effective(loaded: config.Config, general: Mapping[str, config.Setting], clus
         options = _options_of(profile.backend)
         checks.check(options, loaded.resolve(options, cluster=profile), every=True)
     chosen = loaded.cluster(cluster, _options_of) if cluster else None
-    found = {**general, **loaded.resolve(JobOptions, cluster=chosen)}
+    shared = {} if chosen else loaded.resolve(SharedOptions)
+    found = {**general, **loaded.resolve(JobOptions, cluster=chosen), **shared}
     files = [file.path for file in loaded.files]
     if chosen:
         own = loaded.resolve(_options_of(chosen.backend), cluster=chosen)

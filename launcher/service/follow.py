@@ -70,6 +70,7 @@ class Follower:
             explain=view.explain,
             asked_for=run.attempt,
             is_cancelled=lambda: self._ending.asked() is not None,
+            more_cpus=backend.more_cpus,
         )
         self._nodes = NodeWatch(run, backend, self._report, self._announcer, self._take)
         self._errands = Errands(run, backend, view.fetching)
@@ -142,7 +143,8 @@ class Follower:
         time.sleep(limits.READ_TIMEOUT_S)
 
     def _end_streams(self) -> None:
-        """Show the rest of lines that were cut off."""
+        """Show the rest of lines that were cut off, and warnings that are still gathered."""
+        self._announcer.close()
         for reader in self._readers.values():
             for record in reader.close():
                 if isinstance(record, Output):

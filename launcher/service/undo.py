@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from launcher.console import live_line
 from launcher.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ def undo(backend: AnyBackend, begun: Handle | None, error: BaseException) -> str
     if begun is None:
         return ""
     try:
-        backend.undo(begun)
+        with live_line.waiting("ending what was started"):
+            backend.undo(begun)
     except LaunchError as problem:
         return problem.message
     return error.message if isinstance(error, LaunchError) and error.in_part else ""

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_origin, get_
 
 from launcher.errors import ConfigError, RequestError, SpecError
 from launcher.runs import reader
-from launcher.settings.options import JobOptions, option
+from launcher.settings.options import JobOptions, SharedOptions, option
 from launcher.settings.paths import anchored
 from launcher.settings.toml_file import ConfigFile, project_file, read_file
+from launcher.settings.values import from_text, from_toml
 from launcher.system import names, trust
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ SYSTEM_FILE = "/etc/distlaunch/config.toml"
 PROJECT_FILE = "distlaunch.toml"
 # A project file is found, not named, so it cannot set these: a run's directory names programs that are executed.
 _NOT_IN_PROJECT = {"trust": "whom to trust", "runs_dir": "where runs are"}
-_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-_WANTS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", tuple: "a list of texts"}
 
 
 def ranks(text: str) -> reader.Wanted | None:
@@ -144,20 +143,22 @@ class Config:
         return str(backend), {**field_types(JobOptions), **field_types(options)}, redefined_by
 
     def _section(self, file: ConfigFile, cls: type) -> dict[str, Setting]:
-        """The file's values of these options: global ones at its top level, job options in `[defaults]`."""
+        """The file's values of these options: global ones at its top level, options of every launch in `[defaults]`."""
         if cls is GlobalOptions:
             top = {key: value for key, value in file.values.items() if key not in ("defaults", "clusters")}
             return _anchored(checked(file, (), top, field_types(cls), ("defaults", "clusters")), file, cls)
+        table, types = file.table("defaults"), field_types(cls)
         if cls is JobOptions:
-            return _anchored(checked(file, ("defaults",), file.table("defaults"), field_types(cls)), file, cls)
-        return {}
+            return _anchored(checked(file, ("defaults",), table, {**types, **field_types(SharedOptions)}), file, cls)
+        shared = {key: value for key, value in table.items() if key in field_types(SharedOptions) and key in types}
+        return checked(file, ("defaults",), shared, types)
 
     def _from_env(self, cls: type) -> dict[str, Setting]:
         found = {}
         for key, kind in field_types(cls).items():
             name = ENV_PREFIX + key.upper()
             if name in self.env:
-                found[key] = Setting(_from_text(self.env[name], kind, name), name)
+                found[key] = Setting(from_text(self.env[name], kind, name), name)
         return found
 
 
@@ -237,56 +238,8 @@ def checked(
         if key not in types:
             what = "section" if isinstance(value, dict) else "key"
             raise ConfigError(f"{where}: unknown {what} {key!r} {place}", hint=names.hint(key, [*types, *more]))
-        settings[key] = Setting(_from_toml(value, types[key], f"{where}: {key}"), where, file=file.path)
+        settings[key] = Setting(from_toml(value, types[key], f"{where}: {key}"), where, file=file.path)
     return settings
-
-
-def _from_toml(value: Any, kind: type, what: str) -> Any:
-    """The value as the field's type. A number is accepted as text: `nodes = 4`."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if kind is str and number:
-        return str(value)
-    if kind is float and number:
-        return float(value)
-    if kind is tuple and isinstance(value, list) and all(type(part) in (str, int, float) for part in value):
-        return _passable(tuple(str(part) for part in value), what)
-    if type(value) is not kind:
-        raise ConfigError(f"{what} wants {_WANTS[kind]}, not {value!r}")
-    return _passable(value, what)
-
-
-def _passable(value: T, what: str) -> T:
-    """The value, if its text can be an argument, variable or path of a process. Raises `ConfigError` otherwise."""
-    text = "".join(value) if isinstance(value, tuple) else str(value)
-    if "\0" in text:
-        raise ConfigError(f"{what} contains a NUL character", hint="no program can be given one")
-    try:
-        os.fsencode(text)
-    except UnicodeEncodeError:
-        raise ConfigError(f"{what} contains text that is not valid Unicode") from None
-    return value
-
-
-def _from_text(text: str, kind: type, what: str) -> Any:
-    """The environment variable's text as the field's type. A list is comma-separated or a JSON array."""
-    try:
-        if kind is tuple:
-            return _passable(_list(text), what)
-        return _WORDS[text.strip().lower()] if kind is bool else kind(text)
-    except (ValueError, KeyError, RecursionError):
-        raise ConfigError(f"{what} wants {_WANTS[kind]}, not {text[:80]!r}") from None
-
-
-def _list(text: str) -> tuple[str, ...]:
-    """`a,b`, or `["a", "b,c"]` if a part contains a comma, as in NCCL_IB_HCA=mlx5_0,mlx5_1."""
-    if text.lstrip().startswith("["):
-        import json
-
-        parts = json.loads(text)
-        if not all(type(part) in (str, int, float) for part in parts):
-            raise ValueError(text)
-        return tuple(str(part) for part in parts)
-    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _pile(given: list[Setting], default: Any, meta: Mapping[str, Any]) -> Setting:

@@ -229,3 +229,15 @@ class JobOptions:
         default_text="detach; with local: cancel",
     )
     no_python: bool = option(False, help="SCRIPT is a program, not a Python script.", executes=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedOptions:
+    """Options that several backends have in the same meaning: `[defaults]` sets them for each backend that has them.
+
+    A backend declares its own field, whose type decides which of these values it accepts.
+    """
+
+    gpus_per_node: str = option("", metavar="[TYPE:]N", help="GPUs per node; one worker each.", group="resources")
+    snapshot: bool = option(False, help="Run a copy of the working directory.", group="files")
+    max_requeues: int | None = option(None, metavar="N", help="Maximum restarts of the run by the scheduler.")

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 def counted(number: object, what: str) -> str:
     """`1 node`, `2 nodes`."""
@@ -15,3 +20,10 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}"
         count /= 1000
     return f"{count:.1f} GB"
+
+
+def listed(names: Iterable[object], most: int = 3) -> str:
+    """The first names: `n1, n2, n3 and 61 more`."""
+    every = list(map(str, names))
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + more

@@ -29,6 +29,7 @@ class Scripted:
 
     name = "scripted"
     ask_every_s = 10.0
+    more_cpus = ""
 
     def __init__(self, *chunks: Chunk, ends_after_cancels: int = 99) -> None:
         self.chunks, self.cancels, self.ends_after_cancels = list(chunks), list[bool](), ends_after_cancels

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import pytest
 
+from launcher import backends
 from launcher.backends.local.options import LocalOptions
 from launcher.errors import ConfigError
 from launcher.settings import config, job_spec
-from launcher.settings.options import JobOptions
+from launcher.settings.options import JobOptions, SharedOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -176,3 +178,27 @@ def test_options_for_the_agents_arrive_in_their_job_as_they_were_checked() -> No
     assert (job.max_restarts, job.rdzv_timeout_s, job.log_limit_bytes) == (3, 120.0, 10**9)
     assert (job.role, job.near_nics, job.virtual_local_rank, job.master_port) == ("trainer", True, False, None)
     assert {item.metadata["job"] for item in fields(JobOptions)} - {""} == set(spec.agents)
+
+
+def test_options_that_several_backends_have_can_be_defaults_of_all(tmp_path: Path) -> None:
+    shared = load(tmp_path, user='[defaults]\ngpus_per_node = 4\n[clusters.x]\nbackend = "slurm"\ngpus_per_node = 2\n')
+    by_backend = {name: backends.load(name).options for name in backends.names()}
+
+    found = {name: shared.resolve(cls).get("gpus_per_node") for name, cls in by_backend.items()}
+
+    where = f"{tmp_path}/home/.config/distlaunch/config.toml:2"
+    assert (found["slurm"], found["k8s"], found["local"]) == (
+        config.Setting("4", where),
+        config.Setting(4, where),
+        None,
+    )
+    cluster = shared.cluster("x", by_backend.__getitem__)
+    assert shared.resolve(by_backend["slurm"], cluster=cluster)["gpus_per_node"].value == "2"
+    typed = load(tmp_path / "typed", user='[defaults]\ngpus_per_node = "a100:4"\n')
+    assert typed.resolve(by_backend["slurm"])["gpus_per_node"].value == "a100:4"
+    with pytest.raises(ConfigError, match=r"config\.toml:2: gpus_per_node wants a whole number"):
+        typed.resolve(by_backend["k8s"])
+    counts = Counter(item.name for cls in by_backend.values() for item in fields(cls))
+    several = {name for name, count in counts.items() if count > 1}
+    assert several - {item.name for item in fields(SharedOptions)} == {"exclude"}, "names of one cluster's hosts"
+    assert {item.name for item in fields(SharedOptions)} <= several

@@ -150,7 +150,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         )
 
     def _workers(self, spec: JobSpec) -> int:
-        return max(1, self.opts.gpus_per_node) if spec.workers_per_node == "auto" else spec.workers_per_node
+        return max(1, self.opts.gpus_per_node or 0) if spec.workers_per_node == "auto" else spec.workers_per_node
 
     def files(self, plan: KubernetesPlan) -> Snapshot | None:
         """The user's files in the ConfigMaps."""

@@ -44,8 +44,13 @@ class KubernetesOptions:
         help="Kueue LocalQueue that admits the run.",
         check=lambda text: text and words.dns_name(text, "queue"),
     )
-    gpus_per_node: int = option(
-        0, metavar="N", help="GPUs per node; one worker each.", check=not_below("gpus-per-node"), group="resources"
+    gpus_per_node: int | None = option(
+        None,
+        metavar="N",
+        help="GPUs per node; one worker each.",
+        check=not_below("gpus-per-node"),
+        group="resources",
+        default_text="0",
     )
     gpu_resource: str = option(
         "nvidia.com/gpu", metavar="NAME", help="Resource name of a GPU in the cluster: amd.com/gpu.", group="resources"

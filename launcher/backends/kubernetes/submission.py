@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.backends._writing import new_key
-from launcher.backends.kubernetes import api, objects, rights, states, ttl
+from launcher.backends.kubernetes import api, objects, rights, states, ttl, unused_gpus
 from launcher.backends.kubernetes.pod import RUN_LABEL, labels
 from launcher.errors import BackendUnavailableError
 
@@ -33,6 +33,7 @@ def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, begin:
     try:
         _check(cluster, opts, plan, [*plan.objects, *secret])
         ttl.sweep(cluster, opts)
+        unused_gpus.warn(cluster, opts, plan)
         begin()
         asked = True
         *rest, main = plan.objects

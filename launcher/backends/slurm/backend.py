@@ -45,6 +45,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
     can_requeue: ClassVar[bool] = True
     can_adopt: ClassVar[bool] = True
     can_list: ClassVar[bool] = True
+    more_cpus: ClassVar[str] = "--cpus-per-task"
     has_terminals: ClassVar[bool] = True
     has_outputs: ClassVar[bool] = True
     shares_outputs: ClassVar[bool] = True
@@ -144,7 +145,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         if plan.within is None:
             if shutil.which("sbatch") is None:
                 raise control.no_sbatch()
-            control.check_size(self.opts.partition, plan.job.min_nodes)
+            control.check_partition(self.opts.partition, plan.job.min_nodes, plan.text)
         if plan.job.wants_keyboard and shutil.which("srun") is None:
             raise BackendUnavailableError("srun is not on PATH: a worker's terminal needs it", hint=_NO_SRUN)
         run_files.fill(plan, plan.run_dir, self.render(plan))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
+from launcher import output
 from launcher.backends.slurm.states import out_of_reach
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
 from launcher.system import batch, proc
@@ -60,24 +63,44 @@ def cancel(*argv: str) -> None:
         raise CommandError(f"scancel: {said.removeprefix('scancel: error: ')}")
 
 
-def check_size(partition: str, nodes: int) -> None:
-    """Raise `SpecError` for more nodes than exist: Slurm would let such a job wait forever."""
+def check_partition(partition: str, nodes: int, text: str) -> None:
+    """Raise `SpecError` for more nodes than exist: Slurm would let such a job wait forever. Warn about unused GPUs.
+
+    `text`: the job file.
+    """
     try:
-        done, _ = ask("sinfo", "--noheader", "--format=%R|%D")
+        done, _ = ask("sinfo", "--noheader", "--format=%P|%D|%G")
     except BackendUnavailableError as error:
         raise BackendUnavailableError(error.message, hint=f"nothing was submitted; {PING}") from error
     if done.returncode:
         return  # sbatch will report what is wrong
-    sizes: dict[str, int] = {}
+    sizes: Counter[str] = Counter()
+    with_gpus: dict[str, str] = {}
     for line in done.stdout.splitlines():
-        name, _, count = line.partition("|")
-        sizes[name] = sizes.get(name, 0) + int(count or 0)
+        name, count, gres = (*line.split("|", 2), "", "")[:3]
+        default = name.endswith("*")
+        name = name.removesuffix("*")
+        sizes[name] += int(count or 0)
+        if "gpu" in gres and (name in partition.split(",") if partition else default):
+            with_gpus.setdefault(name, gres.partition("(")[0])
     asked = partition.split(",") if partition else list(sizes)
     most = max((sizes.get(name, 0) for name in asked), default=0)
     if set(asked) <= set(sizes) and nodes > most:
         known = ", ".join(f"{name} {count}" for name, count in sizes.items())
         where = f"partition {partition} has" if partition else "no partition has more than"
         raise SpecError(f"{nodes} nodes: {where} {most}", hint=f"nodes by partition: {known}")
+    if with_gpus and not _asks_for_gpus(text):
+        name, gres = next(iter(with_gpus.items()))
+        output.warn(
+            f"nodes of partition {name} have {gres}, and the run asks for no GPU: --gpus-per-node N asks for some, "
+            "--gres none says that it needs none"
+        )
+
+
+def _asks_for_gpus(text: str) -> bool:
+    """Whether the job file, or a variable that sbatch reads, says how many GPUs are wanted."""
+    named = re.search(r"^#SBATCH\s+(-G|--(gpus|gres|tres)\b)", text, re.MULTILINE)
+    return bool(named) or any(name.startswith(("SBATCH_GPUS", "SBATCH_GRES", "SBATCH_TRES")) for name in os.environ)
 
 
 def send(queue: Queue, run_dir: Path, besides: str = "") -> str:
