@@ -185,6 +185,30 @@ def test_the_documented_role_is_enough(user: User) -> None:
     user.wait_nothing_left()
 
 
+def test_a_run_that_leaves_gpus_unused_is_warned_of_if_nodes_may_be_listed(user: User) -> None:
+    api, lesser = user.kube.api, user.with_rights("documented", role_rules())
+    options = {
+        "none": [],
+        "no need": ["--gpus-per-node", "0"],
+        "asked": ["--gpus-per-node", "1"],
+        "other": ["--gpu-resource", "amd.com/gpu"],
+    }
+    api.post("/api/v1/nodes", {"metadata": {"name": "with-gpus"}, "spec": {"unschedulable": True}})
+    try:
+        have = {"nvidia.com/gpu": "8"}
+        api.patch("/api/v1/nodes/with-gpus/status", {"status": {"capacity": have, "allocatable": have}})
+        done = {name: user("k8s", "-q", "--detach", *words, "x.py") for name, words in options.items()}
+        done["no right"] = lesser("k8s", "-q", "--detach", "x.py")
+    finally:
+        api.delete("/api/v1/nodes/with-gpus")
+
+    assert {name: run.exit_code for name, run in done.items()} == dict.fromkeys(done, 0)
+    assert {name: run.stderr for name, run in done.items() if run.stderr} == {
+        "none": "warning: 1 of 1 nodes have nvidia.com/gpu, and the run asks for none: --gpus-per-node N asks for some,"
+        " --gpus-per-node 0 says that it needs none\n"
+    }
+
+
 def test_a_user_who_may_not_create_a_network_policy_is_told_and_runs_without(user: User) -> None:
     lesser = user.with_rights("lesser", [rule for rule in role_rules() if "networkpolicies" not in rule["resources"]])
 

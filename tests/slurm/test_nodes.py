@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from testbed import wait_until
+from testbed import SlurmOptions, fixtures, wait_until
 from tests.command import ROOT, Cli, Result
 from tests.slurm.conftest import LIMIT_S, Login, end, idle_afterwards
 from tests.slurm.scripts import HOLDS, SHOW, found
@@ -196,3 +196,21 @@ def test_directories_that_nodes_do_not_see_are_one_clear_cause(unseen: dict[str,
     assert re.search(r"first failure: host n3", partly), partly
     status = alone.status()
     assert (status["state"], status["exit_code"], status["cause"]["host"]) == ("failed", 1, "n1")
+
+
+def test_a_run_that_leaves_gpus_unused_is_warned_of_before_it_waits(distlaunch: Cli) -> None:
+    distlaunch.write("x.py", "print('ran', flush=True)\n")
+    with fixtures.make(1, slurm=SlurmOptions(gpus_per_host=2)) as testbed:
+        login = Login(distlaunch, testbed.slurm)
+        ran = login.each(
+            {
+                "none": ("slurm", "-q", "x.py"),
+                "no need": ("slurm", "-q", "--gres", "none", "x.py"),
+                "asked": ("slurm", "-q", "--gpus-per-node", "1", "x.py"),
+                "by name": ("slurm", "-q", "--sbatch", "gpus=1", "x.py"),
+            }
+        )
+
+    assert {name: done.exit_code for name, done in ran.items()} == dict.fromkeys(ran, 0), ran
+    warning = "nodes of partition main have gpu:2, and the run asks for no GPU: --gpus-per-node N asks for some"
+    assert {name: warning in done.stderr for name, done in ran.items()} == {**dict.fromkeys(ran, False), "none": True}
