@@ -200,5 +200,6 @@ def test_options_that_several_backends_have_can_be_defaults_of_all(tmp_path: Pat
         typed.resolve(by_backend["k8s"])
     counts = Counter(item.name for cls in by_backend.values() for item in fields(cls))
     several = {name for name, count in counts.items() if count > 1}
-    assert several - {item.name for item in fields(SharedOptions)} == {"exclude"}, "names of one cluster's hosts"
+    of_one_cluster = {"exclude", "setup", "container_image", "container_runtime", "container_mounts"}
+    assert several - {item.name for item in fields(SharedOptions)} == of_one_cluster, "its hosts, modules and images"
     assert {item.name for item in fields(SharedOptions)} <= several
