@@ -117,9 +117,11 @@ def _check_lists(rack: Rack, one: str) -> None:
     )
     shown = rack.shell("hosts", "--on", "rack")
     assert re.search(
-        rf"(?m)^n1 +up +\d+\.\d on \d+ CPUs  4 of 4 .*GPU 0-1: root's {one} since \d\d:\d\d.* root's queued-",
+        rf"(?m)^n1 +up +\d+\.\d on \d+ CPUs  4 of 4 .*GPU 0-1: root's {one} since \d\d:\d\d",
         shown.stdout,
     ), shown.stdout
+    # It waits for the host that comes first by its own identity, whatever its name.
+    assert re.search(r"(?m)^n[12] +up .* root's queued-", shown.stdout), shown.stdout
     assert re.search(r"(?m)^dead +unreachable .*Connection refused", shown.stdout), shown.stdout
     hosts = {
         host["host"]: host for host in rack.shell("hosts", "--on", "rack", "--output", "json").json["result"]["hosts"]
