@@ -112,24 +112,6 @@ def test_an_unknown_cluster_backend_or_command_lists_the_known_ones(distlaunch: 
     assert "logs, ls" in done.stderr
 
 
-@pytest.mark.parametrize("backend", ["local", "slurm"])
-def test_a_backend_that_cannot_list_runs_refers_to_ls(distlaunch: Cli, backend: str) -> None:
-    listed = distlaunch("ls", "--on", backend)
-
-    assert (listed.exit_code, listed.stdout) == (3, "")
-    assert f"{backend} cannot list runs" in listed.stderr
-    assert "distlaunch ls lists those started here" in listed.stderr
-
-
-def test_only_a_cluster_over_ssh_has_runs_to_adopt(distlaunch: Cli) -> None:
-    distlaunch.write("distlaunch.toml", '[clusters.here]\nbackend = "local"\n')
-
-    adopted = distlaunch("adopt", "--on", "here", "x-1")
-
-    assert (adopted.exit_code, adopted.stdout) == (3, "")
-    assert "local cannot adopt runs" in adopted.stderr
-
-
 def test_any_working_directory_works(distlaunch: Cli) -> None:
     directory = 'a b/it\'s/say "x"/new\nline/$HOME/ünï/-dash/%s{}'
     distlaunch.write(f"{directory}/x.py", "import os, sys\nprint(ascii([os.getcwd(), sys.path[0], __file__]))\n")

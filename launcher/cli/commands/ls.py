@@ -35,7 +35,6 @@ def ls(  # noqa: PLR0917 - one parameter for each option
 ) -> None:
     """List runs, newest last.
 
-    $ distlaunch ls --limit 10
     $ distlaunch ls --state running,failed --since 2h
     $ distlaunch ls --on juno
     """
