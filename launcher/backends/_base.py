@@ -121,6 +121,9 @@ class Backend(ABC, Generic[P, H, Opts]):
     can_survey: ClassVar[bool] = False
     """Whether it has `hosts`."""
 
+    has_queue: ClassVar[bool] = False
+    """Whether runs wait in a queue, and the cluster chooses their hosts when they start."""
+
     has_terminals: ClassVar[bool] = False
     """Whether it has `open_terminal`."""
 

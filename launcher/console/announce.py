@@ -14,6 +14,7 @@ from launcher.agent.protocol import Event
 from launcher.console import summary
 from launcher.console.gathered import Gathered
 from launcher.console.node_warnings import NodeWarnings
+from launcher.console.places import Places
 from launcher.console.start_line import StartLine
 from launcher.runs.outcome import debugged
 from launcher.runs.reader import lost_text
@@ -59,6 +60,7 @@ class Announcer:
         *,
         backend: str = "the cluster",
         explain: bool = False,
+        places: bool = False,
         asked_for: int = 0,
         is_cancelled: Callable[[], bool] = lambda: False,
         more_cpus: str = "",
@@ -66,14 +68,14 @@ class Announcer:
         """`asked_for`: the last attempt started by the user, or by us after a lost host; others are a scheduler's.
 
         `more_cpus`: the option that gives a node more CPUs, if there is one.
+        `places`: show where the nodes are once they have met, as the plan does not know.
         """
         self._is_cancelled = is_cancelled
         self._asked_for = asked_for
         self._hosts = hosts
         self._workers = workers
         self._explain, self._explained = explain, False
-        self._named: dict[int, str] = {}
-        """Hosts by node, as reported by agents: the plan may leave the choice to the scheduler."""
+        self._where = Places(shown=places)
 
         self._said: dict[bytes, None] = {}
         self._waits = Gathered[str](PATIENCE_S)
@@ -99,12 +101,7 @@ class Announcer:
             who = "" if isinstance(attempt, int) and attempt <= self._asked_for else " by the scheduler"
             self._once(f"started again{who}{why}, attempt {attempt}", f"attempt {attempt}")
         elif record.name == "rendezvous":
-            where = f"{fields.get('master_addr')}:{fields.get('master_port')}"
-            nodes, ranks = (
-                amounts.counted(fields.get("nodes"), "node"), amounts.counted(fields.get("world_size"), "rank"),
-            )  # fmt: skip
-            self._once(f"started: {nodes}, {ranks} (master {where})")
-            self._missing(fields.get("world_size"))
+            self._started(node, fields)
         elif record.name in ("restart", "done"):
             self._again(record.name, fields)
         elif record.name == "debugger":
@@ -128,6 +125,16 @@ class Announcer:
             self._waits.add(f"for {fields.get('what')}{until}", node, now)
         self._warnings.heard(node, event, fields, now)
         self._warn(now)
+
+    def _started(self, node: int, fields: dict[str, Any]) -> None:
+        """Announce that the nodes have met, and where they are if the plan did not know that."""
+        where = f"{fields.get('master_addr')}:{fields.get('master_port')}"
+        nodes = amounts.counted(fields.get("nodes"), "node")
+        ranks = amounts.counted(fields.get("world_size"), "rank")
+        self._once(f"started: {nodes}, {ranks} (master {where})")
+        self._missing(fields.get("world_size"))
+        if table := self._where.met(node, fields):
+            self._note(*table)
 
     def _missing(self, world: object) -> None:
         """Warn if none of the wanted ranks exists, which the plan may not have known."""
@@ -195,7 +202,7 @@ class Announcer:
     def _fabric(self, node: int, event: str, fields: dict[str, Any]) -> None:
         """Announce notes, and on request variables and threads. Identical ones are announced for one node only."""
         if event == "agent_started":
-            self._named[node] = str(fields.get("host") or "")
+            self._where.hosts[node] = str(fields.get("host") or "")
         if event == "rendezvous" and self._explain and not self._explained:
             self._once("fabric: nothing to choose, as all workers are on one host")
         if event == "host_facts" and self._explain and isinstance(threads := fields.get("threads"), dict):
@@ -223,7 +230,7 @@ class Announcer:
         return f"node {node} ({self._host(node)})"
 
     def _host(self, node: int) -> str:
-        return self._named.get(node) or (self._hosts[node] if node < len(self._hosts) else "?")
+        return self._where.hosts.get(node) or (self._hosts[node] if node < len(self._hosts) else "?")
 
     def _places(self, nodes: Sequence[int]) -> str:
         """The node, or how many, with a few of their hosts."""
@@ -232,9 +239,9 @@ class Announcer:
         hosts = dict.fromkeys(self._host(node) for node in nodes)
         return f"{len(nodes)} nodes ({amounts.listed(hosts)})"
 
-    def _note(self, text: str) -> None:
+    def _note(self, *lines: str) -> None:
         self._workers.end_line()
-        output.note(text)
+        output.note(*lines)
 
     def _once(self, text: str, key: str | None = None) -> None:
         if self._is_new(key or text):

@@ -31,7 +31,12 @@ _ROWS_PER_HOST = 2
 def heading(run: Run) -> str:
     """One line that names a starting run."""
     where = f"{run.backend}, cluster {run.cluster}" if run.cluster else run.backend
-    return f"{output.paint(run.id, 'bold')} on {where}"
+    return f"{output.paint(run.id, 'bold')} on {where}{job(run)}"
+
+
+def job(run: Run) -> str:
+    """`, job 4711`; empty if the run has no job id, or one that contains its own id."""
+    return f", job {run.job_id}" if run.job_id and run.id not in run.job_id else ""
 
 
 def plan_table(plan: Plan, meeting: Mapping[str, Any] | None = None, hosts: Sequence[str] = ()) -> str:
@@ -95,7 +100,8 @@ def closing(run: Run, state: RunState, took_s: float) -> list[str]:
     if run.tasks:
         return [f"{state['state']} after {duration(took_s)}: {run.id}: {state['detail']}"]
     word = output.paint(state["state"], tables.STYLES.get(state["state"], "bold"))
-    lines = [f"{word} after {duration(took_s)}{restarts(state['restarts'], state['attempt'])}: {run.id}"]
+    took = f"{duration(took_s)}{queued(state['queued_s'])}{restarts(state['restarts'], state['attempt'])}"
+    lines = [f"{word} after {took}: {run.id}{job(run)}"]
     if state["cause"] is not None:
         lines += [f"  {line}" for line in cause_lines(state["cause"], run)]
     lines += [f"  {line}" for line in lost_lines([(node["node"], node["lines_lost"]) for node in state["nodes"]])]
@@ -116,6 +122,11 @@ def fetched(result: Fetched) -> list[str]:
 def lost_lines(nodes: Sequence[tuple[object, object]]) -> list[str]:
     """A line for each node whose workers wrote lines that were not kept."""
     return [f"node {node}: {lost:,} lines were not kept" for node, lost in nodes if isinstance(lost, int) and lost]
+
+
+def queued(seconds: object) -> str:
+    """` (12.0 s in the queue)`; empty if that is unknown or less than a second."""
+    return f" ({duration(seconds)} in the queue)" if isinstance(seconds, (int, float)) and seconds >= 1 else ""
 
 
 def restarts(by_agents: int, by_scheduler: int) -> str:

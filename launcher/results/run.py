@@ -113,6 +113,9 @@ class RunState(_MaybeArray):
     """How many times the run as a whole was restarted."""
 
     duration_s: float | None
+    queued_s: float | None
+    """From its submission to the start of its first agent; null before that, without a queue, or after a restart."""
+
     nodes: list[Node]
     """By rank; none of a job array."""
 
@@ -127,6 +130,7 @@ def nothing(state: State, detail: str = "") -> RunState:
         "restarts": 0,
         "attempt": 0,
         "duration_s": None,
+        "queued_s": None,
         "nodes": [],
     }
 

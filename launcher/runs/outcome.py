@@ -38,6 +38,9 @@ class Outcome:
     nodes: tuple[NodeReport, ...]
     restarts: int
     duration_s: float | None
+    queued_s: float | None = None
+    """From its submission to its first agent."""
+
     attempt: int = 0
     """How many times the scheduler has requeued the run."""
 
@@ -68,6 +71,7 @@ class Outcome:
             "restarts": self.restarts,
             "attempt": self.attempt,
             "duration_s": self.duration_s,
+            "queued_s": self.queued_s,
             "nodes": [node.to_json() for node in self.nodes],
         }
 
@@ -86,6 +90,8 @@ class RunReport:
         # Fewer nodes than planned may have been started, for example only on hosts that were free.
         self.min_nodes = min(min_nodes or len(hosts), len(hosts) or 1)
         self.may_start_again = may_start_again
+        self.queued_since: float | None = None
+        """When the run was submitted to a queue, in Unix seconds."""
 
     @property
     def all_needed(self) -> bool:
@@ -140,6 +146,7 @@ class RunReport:
             nodes=tuple(self.nodes if cancel_requested is None else map(_as_cancelled, self.nodes)),
             restarts=max((node.restarts for node in self.nodes), default=0),
             duration_s=round(max(seen) - min(started), 3) if started and seen else None,
+            queued_s=None if self.queued_since is None or not started else _span(self.queued_since, min(started)),
             attempt=max((node.attempt for node in self.nodes), default=0),
             detail="" if ended else next((debugged(node.debugger) for node in self.nodes if node.debugger), detail),
             comes_too_late=self.comes_too_late and not ended,
@@ -213,6 +220,11 @@ class RunReport:
         if any(node.started is not None for node in self.nodes) or "running" in alive:
             return "starting"
         return "unknown" if alive and set(alive) <= {"unknown", "ended"} else "pending"
+
+
+def _span(start: float, end: float) -> float:
+    """Seconds between two times; 0 if clocks of different hosts have them in the wrong order."""
+    return max(0.0, round(end - start, 3))
 
 
 def debugged(fields: Mapping[str, Any]) -> str:

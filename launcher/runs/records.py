@@ -54,7 +54,8 @@ class Run:
     nodes: str = ""
     workers: str = ""
     plan: Mapping[str, Any] = field(default_factory=dict)
-    """`nodes` (node_rank, host, workers), `master`, `min_nodes`, `grace_s`, `may_start_again`; `tasks` of an array."""
+    """`nodes` (node_rank, host, workers), `master`, `min_nodes`, `grace_s`, `may_start_again`, `has_queue`;
+    `tasks` of an array."""
 
     handle: Handle | None = None
     """None until submission begins. With `submitting`, that is incomplete, and only part of the run may exist.
@@ -124,6 +125,16 @@ class Run:
     def may_start_again(self) -> bool:
         """Whether the cluster may restart the run after it was stopped."""
         return self.plan.get("may_start_again") is True
+
+    @property
+    def has_queue(self) -> bool:
+        """Whether the cluster decided when and where it starts."""
+        return self.plan.get("has_queue") is True
+
+    @property
+    def queued_since(self) -> float | None:
+        """When it was submitted, in Unix seconds; None without a queue, and for a run that a user has restarted."""
+        return self.created if self.has_queue and not self.attempt else None
 
     @property
     def grace_s(self) -> float:

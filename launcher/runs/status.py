@@ -56,7 +56,9 @@ def partly_sent(run: Run) -> str:
 
 def report_of(run: Run) -> RunReport:
     """An empty report for that run."""
-    return RunReport(run.hosts, min_nodes=run.min_nodes, may_start_again=run.may_start_again, attempt=run.attempt)
+    report = RunReport(run.hosts, min_nodes=run.min_nodes, may_start_again=run.may_start_again, attempt=run.attempt)
+    report.queued_since = run.queued_since
+    return report
 
 
 def observe(run: Run, liveness: Liveness | None = None) -> Outcome:

@@ -68,6 +68,7 @@ class Follower:
             self._workers,
             backend=backend.name,
             explain=view.explain,
+            places=run.has_queue,
             asked_for=run.attempt,
             is_cancelled=lambda: self._ending.asked() is not None,
             more_cpus=backend.more_cpus,

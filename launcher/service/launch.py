@@ -76,6 +76,7 @@ def _run(request: Request, plan: Plan, path: Path) -> records.Run:
             "master": plan.master,
             "min_nodes": len(plan.nodes) if request.job.all_nodes else request.job.nodes.min,
             "grace_s": request.job.grace_s,
+            "has_queue": request.backend.has_queue,
             "may_start_again": request.backend.may_start_again,
             **({"tasks": list(tasks)} if (tasks := getattr(plan, "tasks", ())) else {}),
         },

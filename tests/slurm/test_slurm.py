@@ -30,6 +30,13 @@ def test_reduce_gives_36_on_four_hosts_while_the_trainer_learns_on_two_and_they_
     assert done.exit_code == 0, done.stderr
     rows = re.findall(r"\[(\d):(\d)\] rank (\d)/8 on (\S+): before (\d), after 36", done.stdout)
     assert sorted(rows) == [(str(r // 2), str(r), str(r), f"n{r // 2 + 1}", str(r + 1)) for r in range(8)]
+    table = r"HOST +NODE +RANKS\nn1 +0 +0-1\nn2 +1 +2-3\nn3 +2 +4-5\nn4 +3 +6-7\n"
+    assert len(re.findall(table, done.stderr)) == 1, done.stderr
+    assert re.search(rf"(?m)^{reduce.id} on slurm, job {reduce.job}$", done.stderr)
+    assert re.search(rf"(?m)^success after .* s.*: {reduce.id}, job {reduce.job}$", done.stderr)
+    state = reduce.status()
+    waited = min(node["started"] for node in state["nodes"]) - state["created"]
+    assert state["queued_s"] == pytest.approx(waited, abs=0.01)
     assert learnt.exit_code == 0, learnt.stderr
     accuracy = re.search(r"test accuracy ([\d.]+)%", learnt.stdout)
     assert accuracy is not None, learnt.stdout

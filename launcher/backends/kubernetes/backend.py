@@ -46,11 +46,11 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
 
     name: ClassVar[str] = "k8s"
     can_list: ClassVar[bool] = True
+    has_queue: ClassVar[bool] = True
     has_terminals: ClassVar[bool] = True
     has_outputs: ClassVar[bool] = True
     options: ClassVar[type] = KubernetesOptions
     prints: ClassVar[Mapping[str, str]] = {"print_role": "Print the Role that runs of this kind need; start nothing."}
-
     opts: KubernetesOptions
 
     @property

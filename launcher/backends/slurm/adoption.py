@@ -78,6 +78,7 @@ def _record(path: Path, found: list[Job], options: SlurmOptions) -> None:
     plan: dict[str, Any] = {
         "nodes": [*planned, *unnamed],
         "min_nodes": min(nodes, _number(spec, "min_nodes", nodes)),
+        "has_queue": True,
         "may_start_again": True,
         **({"grace_s": grace} if isinstance(grace, (int, float)) and numbers.is_time(grace) else {}),
         **({"tasks": tasks} if tasks else {}),

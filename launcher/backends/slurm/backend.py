@@ -45,6 +45,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
     can_requeue: ClassVar[bool] = True
     can_adopt: ClassVar[bool] = True
     can_list: ClassVar[bool] = True
+    has_queue: ClassVar[bool] = True
     more_cpus: ClassVar[str] = "--cpus-per-task"
     has_terminals: ClassVar[bool] = True
     has_outputs: ClassVar[bool] = True

@@ -127,10 +127,11 @@ def runs() -> list[ClusterRun]:
 
 
 def everything() -> list[Job]:
-    """The jobs in the queue, then those that have left it."""
+    """The jobs in the queue, and those that have left it, the newest last."""
     waiting = queued()
     known = {job.id for job in waiting}
-    return [*waiting, *(job for job in accounted() if job.id not in known)]
+    found = [*waiting, *(job for job in accounted() if job.id not in known)]
+    return sorted(found, key=lambda job: job.submitted)
 
 
 def indices(jobs: Sequence[Job]) -> list[int]:

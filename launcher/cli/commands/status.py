@@ -58,6 +58,8 @@ def _lines(run: Run, state: RunState) -> list[str]:
     if isinstance(took := state.get("duration_s"), (int, float)):
         again = summary.restarts(state.get("restarts") or 0, state.get("attempt") or 0)
         lines.append(f"took     {summary.duration(took)}{again}")
+        if waited := summary.queued(state.get("queued_s")):
+            lines[-1] += f", after{waited.translate({40: None, 41: None})}"
     lines.append(f"path     {run.path}")
     if isinstance(cause := state.get("cause"), dict):
         told = summary.cause_lines(cause, run)

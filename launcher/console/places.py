@@ -1,0 +1,84 @@
+"""Which ranks run on which host, once the nodes have met: a table for runs whose hosts the cluster chooses."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from launcher import output
+from launcher.console import summary, tables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_ROWS = 8
+"""More nodes share rows, if their hosts have consecutive numbers."""
+
+_NUMBERED = re.compile(r"(.*?)(\d+)(\D*)")
+
+
+class Place(NamedTuple):
+    """One node."""
+
+    host: str
+    node: int
+    ranks: tuple[int, ...]
+
+
+class Places:
+    """Collects what the nodes report when they start and meet."""
+
+    def __init__(self, *, shown: bool) -> None:
+        """`shown`: make the table."""
+        self.hosts: dict[int, str] = {}
+        """By node, as reported by agents: the plan may leave the choice to the scheduler."""
+
+        self._wanted = shown
+        self._round: tuple[object, object] = (None, None)
+        self._met: dict[int, Place] = {}
+        self._shown: list[Place] = []
+
+    def met(self, node: int, fields: Mapping[str, Any]) -> list[str]:
+        """Take a `rendezvous` event into account; the table's lines once all nodes have sent one, and if it is new."""
+        now = (fields.get("attempt"), fields.get("round"))
+        if now != self._round:
+            self._round, self._met = now, {}
+        ranks = fields.get("ranks")
+        self._met[node] = Place(self.hosts.get(node) or "?", node, tuple(ranks) if isinstance(ranks, list) else ())
+        found = [self._met[node] for node in sorted(self._met)]
+        if not self._wanted or len(found) != fields.get("nodes") or found == self._shown:
+            return []
+        self._shown = found
+        return tables.table(("HOST", "NODE", "RANKS"), rows(found), output.STDERR).splitlines()
+
+
+def rows(places: Sequence[Place]) -> list[tuple[str, str, str]]:
+    """The rows of the table: `n[1-64]  0-63  0-511` stands for many nodes."""
+    groups: list[list[Place]] = []
+    for place in places:
+        if len(places) > _ROWS and groups and _follows(groups[-1][-1], place):
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+    return [
+        (
+            _hosts([place.host for place in group]),
+            summary.ranks_text(tuple(place.node for place in group)),
+            summary.ranks_text(tuple(rank for place in group for rank in place.ranks)),
+        )
+        for group in groups
+    ]
+
+
+def _follows(before: Place, place: Place) -> bool:
+    one, two = _NUMBERED.fullmatch(before.host), _NUMBERED.fullmatch(place.host)
+    if one is None or two is None or place.node != before.node + 1:
+        return False
+    return (one[1], str(int(one[2]) + 1).zfill(len(one[2])), one[3]) == (two[1], two[2], two[3])
+
+
+def _hosts(hosts: Sequence[str]) -> str:
+    first, last = _NUMBERED.fullmatch(hosts[0]), _NUMBERED.fullmatch(hosts[-1])
+    if len(hosts) == 1 or first is None or last is None:
+        return hosts[0]
+    return f"{first[1]}[{first[2]}-{last[2]}]{first[3]}"
