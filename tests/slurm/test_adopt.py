@@ -51,6 +51,7 @@ def test_a_run_of_another_runs_directory_is_found_by_its_job_and_every_command_w
     logs = here("logs", "--on", "slurm", job)
     task = here("status", "--on", "slurm", f"{array.job}_2", "--output", "json").json["result"]
     cancelled = here("cancel", run.id[:-2])
+    login.slurm.wait_job(job, "CANCELLED")
     again = here("requeue", job)
 
     told = rows[run.id]
