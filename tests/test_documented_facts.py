@@ -135,7 +135,7 @@ def test_options_for_hosts_have_the_documented_defaults() -> None:
     }
 
     assert set(table) == set(own)
-    special = {"--inventory": "ansible.cfg's", "--spares": "0"}
+    special = {"--inventory": "ansible.cfg's", "--spares": "0", "--project-dir": "on"}
     assert table == {name: str(default or "") for name, default in own.items()} | special
 
 

@@ -17,7 +17,6 @@ from launcher.agent.stream import backlog, output, sink, writer
 from launcher.backends._writing import new_key
 from launcher.backends.ansible import backend as ansible
 from launcher.backends.ansible import stream as ansible_stream
-from launcher.backends.kubernetes import backend as kubernetes
 from launcher.backends.kubernetes import config_maps, login, logs, pod, sidecars
 from launcher.backends.kubernetes.options import KubernetesOptions
 from launcher.backends.slurm import submitit
@@ -114,7 +113,7 @@ NUMBERS: list[tuple[str, str, tuple[object, ...], tuple[object, ...]]] = [
     ("kubernetes", "Node 0 ends a second after", (nodes._RECORDED_S,), (1,)),
     ("kubernetes", "5 s after ours has ended", (sidecars._PATIENCE_S,), (5,)),
     ("kubernetes", "from a second before", (logs._OVERLAP_S,), (1,)),
-    ("kubernetes", "one of eight ports", (len(kubernetes._beacons("x")),), (8,)),
+    ("kubernetes", "one of eight ports", (len(pod.beacons("x")),), (8,)),
     ("kubernetes", "`--rdzv-timeout` (10 min)", (default(JobOptions, "rdzv_timeout"),), (600,)),
     ("agent-stream", "waiting for 0.1 s is sent", (output.PART_AFTER_S,), (0.1,)),
     ("agent-stream", "every 10 s", (JOB["heartbeat_s"],), (10,)),

@@ -36,7 +36,7 @@ def main() -> None:
     if not 0 <= rank < job.max_nodes and not (args.below and job.elastic):
         parser.exit(2, f"agent.pyz: --node-rank {rank}: the run has nodes 0 to {job.max_nodes - 1}\n")
     if args.unpack:
-        _unpack(args.unpack, job.directory, parser)
+        job = _unpack(args.unpack, job, rank, parser)
     from .node.run import run
 
     run(job, rank, stream, above=args.below)
@@ -140,12 +140,23 @@ def _number(parser: argparse.ArgumentParser, variable: str, value: str) -> int:
     return int(value)
 
 
-def _unpack(source: str, directory: str, parser: argparse.ArgumentParser) -> None:
+def _unpack(source: str, job: Job, rank: int, parser: argparse.ArgumentParser) -> Job:
+    """Unpack the archives to the run's directory, and the user's files from there to the project's, if it has one."""
     import tarfile
 
     from .system import unpack
 
     try:
-        unpack.unpack(source, directory)
+        unpack.unpack(source, job.directory)
+        if job.project and job.output_dir:
+            from .ssh import user_files
+
+            made = user_files.in_volume(
+                os.path.join(job.directory, "files"), os.path.dirname(job.output_dir), job, rank
+            )
+            for note in made.notes:
+                sys.stderr.write(f"distlaunch agent: {note}\n")
+            return job._replace(cwd=made.work)
     except (OSError, EOFError, tarfile.TarError) as error:
-        parser.exit(2, f"agent.pyz: the run's archives cannot be unpacked to {directory}: {error}\n")
+        parser.exit(2, f"agent.pyz: the run's archives cannot be unpacked to {job.directory}: {error}\n")
+    return job

@@ -21,7 +21,7 @@ THREADS = "OMP_NUM_THREADS"
 
 
 _BESIDE = ("key", "function")
-_ONLY_WHERE_SET = ("hold_s", "debug", "terminal", "array", "may_move")
+_ONLY_WHERE_SET = ("output_dir", "project", "hold_s", "debug", "terminal", "array", "may_move")
 """Fields that few runs set; left out of the JSON if unset."""
 
 
@@ -87,6 +87,12 @@ class Job(NamedTuple):
 
     heartbeat_s: float = 10.0
     """Interval of the heartbeats in an agent's stream."""
+
+    output_dir: Optional[str] = None
+    """Where the workers' files are to be: DISTLAUNCH_OUTPUT_DIR; None: not set."""
+
+    project: Optional[str] = None
+    """The name of the directory that runs from one directory share, if they do."""
 
     hold_s: float = 0.0
     """How long the first node's agent waits at its end for a launcher that fetches files, before they are lost."""
@@ -203,7 +209,8 @@ class Job(NamedTuple):
         if "file" in rendezvous:
             rendezvous["file"] = now(rendezvous["file"])
         command = [now(self.command[0]), *self.command[1:]]
-        return self._replace(directory=directory, cwd=now(self.cwd), command=command, rendezvous=rendezvous)
+        moved = self._replace(directory=directory, cwd=now(self.cwd), command=command, rendezvous=rendezvous)
+        return moved._replace(output_dir=now(self.output_dir)) if self.output_dir else moved
 
     @property
     def on_loopback(self) -> bool:
@@ -247,6 +254,8 @@ class Job(NamedTuple):
     def environment(self, base: Dict[str, str], node_rank: int) -> Dict[str, str]:
         """The environment that all workers of a node share, without what `threads` decides."""
         env = {**base, **self.env, **(self.node_env[node_rank] if self.node_env else {})}
+        if self.output_dir:
+            env = {"DISTLAUNCH_OUTPUT_DIR": self.output_dir, **env}
         if self.python_named:
             beside = os.path.dirname(sys.executable)
             path = env.get("PATH", os.defpath).split(os.pathsep)

@@ -78,7 +78,7 @@ def detached(run: Run) -> int:
 def close(run: Run, state: RunState, took_s: float, fetching: Fetching | None = None) -> int:
     """Print the closing lines of a run. Returns its exit code, or if it has succeeded that of a failed `fetching`."""
     started: Started = {"run": run.id, "path": str(run.path), "job_id": run.job_id}
-    data = cast("Followed", {**started, **state})
+    data = cast("Followed", {**started, **state, "output_dir": run.output_dir})
     closing = summary.closing(run, state, took_s)
     failure = fetching.error if fetching is not None else None
     if fetching is not None and fetching.result is not None:

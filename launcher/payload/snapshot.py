@@ -173,7 +173,7 @@ def _check_size(directory: Path, files: Sequence[File], limit_bytes: int) -> Non
     raise SpecError(
         f"the files in {str(directory)!r} are {amounts.size(total)}, and at most {amounts.size(limit_bytes)} are sent "
         "with a run; the largest: " + ", ".join(f"{name} {amounts.size(sizes[name])}" for name in largest),
-        hint="list what the run does not need in .gitignore (of a git repository), start in a smaller directory, "
+        hint="list what the run does not need in .gitignore or .distlaunchignore, start in a smaller directory, "
         "or raise --snapshot-limit; data sets belong on a file system of the nodes",
     )
 

@@ -90,7 +90,8 @@ class Reader(io.RawIOBase):
     def _changed(self) -> SpecError:
         return SpecError(
             f"{self._about.path} changed while it was read",
-            hint="start again; if it changes all the time and the run does not need it, list it in .gitignore",
+            hint="start again; if it changes all the time and the run does not need it, "
+            "list it in .gitignore or .distlaunchignore",
         )
 
 
@@ -98,5 +99,5 @@ def unreadable(name: str, error: OSError) -> SpecError:
     """The error for a file of that name."""
     return SpecError(
         f"{name} cannot be read: {error.strerror}",
-        hint="make it readable, or list it in .gitignore if the run does not need it",
+        hint="make it readable, or list it in .gitignore or .distlaunchignore if the run does not need it",
     )

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from launcher.errors import CommandError, SpecError
+from launcher.payload import ignore
 from launcher.system import proc, trust
 
 if TYPE_CHECKING:
@@ -25,17 +26,18 @@ def listed(directory: Path, *, limit_files: int, leave_out: Sequence[Path]) -> t
     found: set[bytes] = set()
     warnings: list[str] = []
     left_out = tuple(os.fsencode(os.path.relpath(path, directory)) for path in leave_out)
-    root = _work_tree(directory, warnings)
-    for path in _tracked(directory, root, b"", warnings) if root else _walked(os.fsencode(directory), left_out):
-        if not _within(path, left_out):
+    root, rules = _work_tree(directory, warnings), ignore.Ignored(directory)
+    every = _tracked(directory, root, b"", warnings) if root else _walked(os.fsencode(directory), left_out, rules)
+    for path in every:
+        if not _within(path, left_out) and not rules.file(path):
             found.add(path)
         if len(found) > limit_files:
             raise SpecError(
                 f"there are more than {limit_files} files in {str(directory)!r}, too many to be sent with a run",
                 hint="start in the script's directory; "
-                "in a git repository, .gitignore leaves out what the run does not need",
+                ".distlaunchignore, and in a git repository .gitignore, leave out what the run does not need",
             )
-    return found, warnings
+    return found, [*warnings, *rules.warnings()]
 
 
 def git_root(directory: Path) -> Path | None:
@@ -95,7 +97,7 @@ def _submodule(directory: Path, path: bytes, below: bytes, warnings: list[str]) 
         if _work_tree(inner, warnings) == inner:
             yield from _tracked(inner, inner, below + path + b"/", warnings)
         else:
-            yield from (below + path + b"/" + each for each in _walked(os.fsencode(inner), ()))
+            yield from (below + path + b"/" + each for each in _walked(os.fsencode(inner), (), ignore.Ignored(inner)))
     else:
         name = os.fsdecode(below + path)
         warnings.append(f"the submodule {name} is not checked out here: none of its files are sent")
@@ -135,8 +137,8 @@ def _git(root: Path, directory: Path, *args: str) -> bytes | None:
 # -- without git ------------------------------------------------------------------------------------------------------
 
 
-def _walked(root: bytes, left_out: Sequence[bytes]) -> Iterator[bytes]:
-    """All files and links, except bytecode, virtual environments and what is left out."""
+def _walked(root: bytes, left_out: Sequence[bytes], rules: ignore.Ignored) -> Iterator[bytes]:
+    """All files and links, except bytecode, virtual environments, what is left out, and directories by the rules."""
 
     def refuse(error: OSError) -> None:
         raise SpecError(
@@ -150,7 +152,10 @@ def _walked(root: bytes, left_out: Sequence[bytes]) -> Iterator[bytes]:
         directories[:] = sorted(
             name
             for name in directories
-            if name not in links and not _within(below + name, left_out) and not _never(directory + b"/" + name)
+            if name not in links
+            and not _within(below + name, left_out)
+            and not _never(directory + b"/" + name)
+            and not rules.directory(below + name)
         )
         yield from (below + name for name in (*files, *links) if name != b".git")
 

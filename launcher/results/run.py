@@ -156,9 +156,15 @@ class _MaybeFetched(TypedDict, total=False):
 class Followed(RunState, Started, _MaybeFetched):
     """A run that was followed to its end."""
 
+    output_dir: str | None
+    """Where the first node's workers wrote relative paths, on its host; null if that is not known."""
+
 
 class Status(RunState, Started):
     """All that is known about a run."""
+
+    output_dir: str | None
+    """As of a run that was followed."""
 
     backend: str
     cluster: str | None

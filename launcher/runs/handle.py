@@ -36,6 +36,10 @@ class Handle(_Placed, total=False):
     """Of another user's run: the directory to which its nodes write; empty if unknown. `user` is who that is."""
 
     user: str
+
+    output_dir: str
+    """Where the first node's workers start, or where their files are to be."""
+
     task: int
     """Index of this task in its job array."""
 

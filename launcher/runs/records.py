@@ -102,6 +102,12 @@ class Run:
         return None if not isinstance(found, str) else found if task is None else f"{found}_{task}"
 
     @property
+    def output_dir(self) -> str | None:
+        """Where the first node's files are; None before it is known."""
+        found = self.known.get("output_dir")
+        return found if isinstance(found, str) else None
+
+    @property
     def submitted(self) -> bool:
         """Whether all of it was sent. If not, its launcher is still submitting it, or has died."""
         return self.handle is not None and not self.handle.get("submitting")

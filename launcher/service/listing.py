@@ -64,6 +64,7 @@ def whole(run: Run, state: RunState) -> Status:
         "run": run.id,
         "path": str(run.path),
         "job_id": run.job_id,
+        "output_dir": run.output_dir,
         "backend": run.backend,
         "cluster": run.cluster,
         "command": list(run.command),

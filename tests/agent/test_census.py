@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.torch
 
-OURS = {"DISTLAUNCH_RUN_ID", "DISTLAUNCH_DEADLINE_FILE"}
+OURS = {"DISTLAUNCH_RUN_ID", "DISTLAUNCH_DEADLINE_FILE", "DISTLAUNCH_OUTPUT_DIR"}
 """Variables that only distlaunch sets."""
 
 PER_RUN = {

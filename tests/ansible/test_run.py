@@ -191,6 +191,7 @@ def test_arguments_variables_secrets_and_files_arrive_as_they_are_and_only_there
     options = (
         "--nodes",
         "2",
+        "--no-project-dir",
         "--env",
         "V={{ v }} 'c' $D\t",
         "--env",

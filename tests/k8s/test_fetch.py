@@ -54,3 +54,41 @@ def test_files_of_pods_are_fetched_before_they_are_lost(pods: User) -> None:
     assert "node 0 has no pod that runs" in late.stderr
     assert "--fetch PATTERN" in late.stderr
     assert cancelled.exit_code == 0
+
+
+COUNTS = """
+import os
+import helper
+epoch = int(open("epoch").read()) + 1 if os.path.exists("epoch") else 0
+if os.environ["RANK"] == "0":
+    with open("epoch", "w") as file:
+        file.write(str(epoch))
+print(helper.WORD, "epoch", epoch, os.getcwd() == os.environ["DISTLAUNCH_OUTPUT_DIR"], flush=True)
+"""
+
+
+def test_what_pods_write_to_a_volume_is_there_for_the_next_launch(pods: User) -> None:
+    volume = pods.cli.directory.parent / f"{pods.cli.directory.name}-volume"
+    volume.mkdir()
+    pods.write("counts.py", COUNTS)
+    pods.write("helper.py", "WORD = 'one'\n")
+    kept = ("--volume", f"hostpath:{volume}:/out", "--output-dir", "/out")
+
+    first = pods("k8s", "--nodes", "2", *kept, "--output", "json", "counts.py")
+    pods.write("helper.py", "WORD = 'two'\n")
+    second = pods("k8s", *kept, "counts.py")
+    lost = pods("k8s", "counts.py")
+    relative = pods("k8s", "--output-dir", "out", "counts.py")
+
+    assert first.exit_code == 0, first.stderr
+    where = first.json["result"]["output_dir"]
+    assert where.startswith("/out/")
+    assert where.endswith("/work")
+    assert "one epoch 0 True" in first.stderr
+    assert "two epoch 1 True" in second.stdout, second.stderr
+    assert f"files: {where} on " in second.stderr
+    assert "lost with their pods" not in second.stderr
+    assert "two epoch 0 True" in lost.stdout
+    assert lost.stderr.count("lost with their pods: --fetch PATTERN, or --volume") == 1
+    assert relative.exit_code == 2
+    assert "output-dir 'out' is not an absolute path" in relative.stderr

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher.errors import SpecError
-from launcher.payload import snapshot
+from launcher.payload import ignore, snapshot
 from launcher.system import input_file
 
 if TYPE_CHECKING:
@@ -271,3 +271,27 @@ def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("launcher.system.input_file.open_below", refuse)
     with pytest.raises(SpecError, match=r"secret\.py cannot be read: Permission denied"):
         collect(tmp_path)
+
+
+def test_distlaunchignore_leaves_out_what_git_would_send_and_sends_what_names_leave_out(tmp_path: Path) -> None:
+    directory = tmp_path / "work"
+    write(directory, **{"a.py": "", "big/x.bin": "x", "big/keep.txt": "", "data/x": "x" * (ignore.LARGE_BYTES + 1)})
+    write(
+        directory, **{"src/data/x": "", "wandb/run/log": "log", "notes.log": "", ".mypy_cache/x": "", "outputs/y": ""}
+    )
+
+    limit = 3 * ignore.LARGE_BYTES
+    by_name = collect(directory, limit)
+    (directory / ".distlaunchignore").write_text("big/*\n!big/keep.txt\n*.log\n!wandb/\n")
+    by_file = collect(directory, limit)
+    git(directory, "init")
+    with_git = collect(directory, limit)
+    (directory / ".distlaunchignore").write_text("a\n[z-a]\n!\n")
+    with pytest.raises(SpecError, match=r"\.distlaunchignore: "):
+        collect(directory)
+
+    assert names(by_name) == ["a.py", "big/keep.txt", "big/x.bin", "notes.log", "outputs/y", "src/data/x"]
+    assert by_name.warnings == ("not sent: data/ (20 MB), wandb/ (3 B); a line !data/ in .distlaunchignore sends it",)
+    kept = [".distlaunchignore", "a.py", "big/keep.txt", "outputs/y", "src/data/x", "wandb/run/log"]
+    assert names(by_file) == kept
+    assert names(with_git) == sorted([*kept, ".mypy_cache/x", "data/x"])

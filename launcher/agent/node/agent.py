@@ -103,6 +103,7 @@ class Node:
         job, place = self.place.job, self.place
         identity = place.identify(self.server.cgroup)
         where = {"python": sys.executable, "cwd": job.cwd}
+        place.use_project()
         again = {"after": job.why_again} if job.why_again else {}
         self.out.event("agent_started", version=VERSION, run=job.run, **identity, **where, **again)
         env, count, host_facts = self._environment()
@@ -150,6 +151,7 @@ class Node:
         if now >= self.heartbeat_at:
             self.heartbeat_at = now + self.place.job.heartbeat_s
             self.out.event("heartbeat", workers=len(self.workers.running()))
+            self.place.use_project()
         self.stopping.keep_deadlines(now)
         if not self.joining.joined:
             self._join()
@@ -190,6 +192,7 @@ class Node:
         outcome = self.outcome
         result, why = outcome.verdict(self.messages.own_cause, met=self.joining.met)
         within(_FAREWELL_S, lambda: self.joining.end(result, why), None)
+        self.place.leave_project()
         if self.place.job.hold_s:
             holding.hold(self.place, self.out, self.stops, self.stopping.is_to_leave)
         self.place.scratch.close()

@@ -12,6 +12,7 @@ from typing import NamedTuple, Optional
 
 from ..channel import Message
 from ..job import Job
+from ..outputs import project
 from ..system import processes
 from ..system.scratch import Scratch
 
@@ -48,6 +49,16 @@ class Place(NamedTuple):
         with contextlib.suppress(OSError), open(path, "w", encoding="ascii") as file:
             json.dump({**identity, **more, "node": os.environ.get("SLURMD_NODENAME", "")}, file)
         return identity
+
+    def use_project(self) -> None:
+        """Note that this node uses the project's directory, if the run has one."""
+        if self.job.project and self.job.output_dir:
+            project.touch(os.path.dirname(self.job.output_dir), self.job.run, self.node_rank)
+
+    def leave_project(self) -> None:
+        """Note that it does not any more."""
+        if self.job.project and self.job.output_dir:
+            project.leave(os.path.dirname(self.job.output_dir), self.job.run, self.node_rank)
 
     def forget_last_attempt(self, *, with_result: bool) -> None:
         """Remove files of a previous attempt: a scheduler may requeue the run in the same directory."""

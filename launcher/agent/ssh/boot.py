@@ -33,7 +33,7 @@ class Home:
 
     def prepare(self) -> None:
         """Create the directories; refuse those that another user can change."""
-        for name in ("agents", "snapshots", "runs"):
+        for name in ("agents", "snapshots", "runs", "projects"):
             directory = os.path.join(self.base, name)
             _refuse(self._rule["make"](directory, 0o700, self._trusted))
             _refuse(self._rule["problem"](directory, self._trusted, searched=True))

@@ -49,7 +49,8 @@ def start(request: Request) -> Request:
         request["job"], directory=directory,
         workers=int(workers) if workers.isascii() and workers.isdigit() else workers,
     )  # fmt: skip
-    job["cwd"] = working_directory(request)
+    job["cwd"], notes = working_directory(request)
+    job["output_dir"] = job["cwd"]
     job["rendezvous"] = {"addr": reached, "port": request["port"]} if reached else {"file": endpoint}
     if request.get("addr"):
         job["master_addr"] = request["addr"]
@@ -61,7 +62,7 @@ def start(request: Request) -> Request:
         _write(os.path.join(own, FUNCTION_FILE), request["function"])
     identity = _spawn(request, own, job["cwd"], spec, {"work": job["cwd"], "reached": reached})
     answer: Request = {"reached": reached} if reached else _told(endpoint, own, identity)
-    return {**answer, "agent": identity, "directory": directory, "work": job["cwd"]}
+    return {**answer, "agent": identity, "directory": directory, "work": job["cwd"], "notes": notes}
 
 
 def reach(request: Request) -> Request:

@@ -7,7 +7,12 @@ import os
 import stat
 import sys
 import time
-from typing import Any, Dict, Iterable, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Tuple
+
+from ..outputs import project
+
+if TYPE_CHECKING:
+    from ..job import Job
 
 _FILES_S = 120.0
 _OLD_S = 14 * 86400
@@ -72,39 +77,79 @@ def _forget_old(directory: str) -> None:
                 shutil.rmtree(entry.path, ignore_errors=True)
 
 
-def working_directory(request: Request) -> str:
-    """Where the workers run: this run's own copy of the snapshot, or an existing directory."""
+def working_directory(request: Request) -> Tuple[str, List[str]]:
+    """Where the workers run: the project's directory, this run's own copy of the snapshot, or one that exists.
+
+    Also what the user should know about it.
+    """
     if not request.get("digest"):
-        return str(request["cwd"])
-    work = os.path.join(request["directory"], "work")
+        return str(request["cwd"]), []
+    work, notes = os.path.join(request["directory"], "work"), list[str]()
     snapshot = os.path.join(os.path.expanduser(request["dir"]), "snapshots", request["digest"])
     limit = time.monotonic() + _FILES_S
+    if request["job"].get("project") and request["copies"]:
+        notes = _in_project(request, snapshot, work)
     while not os.path.isdir(work):
         if request["copies"]:
-            _copy(snapshot, request["digest"], work)
-            os.utime(snapshot)
+            copy = f"{work}.{os.getpid()}.new"
+            _copy(snapshot, request["digest"], copy)
+            os.rename(copy, work)
         elif time.monotonic() > limit:
             raise HostError(
                 f"{work} has not appeared in {_FILES_S:.0f} s: is this disk really shared? set distlaunch_shared: false"
             )
         else:
             time.sleep(0.02)
-    return work
+    return os.path.realpath(work), notes
 
 
-def _copy(snapshot: str, digest: str, work: str) -> None:
+def in_volume(files: str, directory: str, job: Job, node: int) -> project.Prepared:
+    """Lay the files over those of the project's directory on a volume, which several nodes may do at once."""
+    import shutil
+
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    sent = f"{directory}/sent-{job.run}-{node}"
+    shutil.rmtree(sent, ignore_errors=True)  # of a pod that was killed
+    if os.path.isdir(files):
+        shutil.copytree(files, sent, symlinks=True)
+    else:
+        os.makedirs(sent)
+    entries = list(_entries(sent))
+    own = f"{directory}/work-{job.run}"
+    return project.prepare(directory, job.run, node, combined(entries), sent, entries, own)
+
+
+def _in_project(request: Request, snapshot: str, work: str) -> List[str]:
+    """Make `work` a link to the project's directory with the files that were sent, or if that is used a directory."""
+    name, run = request["job"]["project"], request["job"]["run"]
+    directory = os.path.join(os.path.expanduser(request["dir"]), "projects", name)
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    if os.path.isdir(work) and not os.path.islink(work):
+        return []  # its own, from an earlier attempt
+    sent = f"{directory}/sent-{run}-{os.getpid()}"
+    entries = _copy(snapshot, request["digest"], sent)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(work)
+    made = project.prepare(directory, run, int(request["node_rank"]), request["digest"], sent, entries, work)
+    if made.work != work:
+        os.symlink(os.path.relpath(made.work, os.path.dirname(work)), work)
+    return made.notes
+
+
+def _copy(snapshot: str, digest: str, temporary: str) -> List[Tuple[str, str, str, str]]:
     """Copy the files and check that they are those that were sent; no other user can change the copy."""
     import shutil
 
-    temporary = f"{work}.{os.getpid()}.new"
     shutil.copytree(snapshot, temporary, symlinks=True)
-    if combined(_entries(temporary)) != digest:
+    entries = list(_entries(temporary))
+    if combined(entries) != digest:
         for directory in (temporary, snapshot):
             shutil.rmtree(directory, ignore_errors=True)
         raise HostError(
             f"{snapshot} is not what was sent: another user or a disk error has changed it; it was removed, start again"
         )
-    os.rename(temporary, work)
+    os.utime(snapshot)
+    return entries
 
 
 def _entries(top: str) -> Iterable[Tuple[str, str, str, str]]:

@@ -62,6 +62,11 @@ class AnsibleOptions:
         check=lambda text: parse_size(text, "snapshot-limit"),
         group="files",
     )
+    project_dir: bool = option(
+        True,
+        help="On the hosts, start in a directory that stays the same for launches from this directory.",
+        group="files",
+    )
     in_place: bool = option(
         False, help="Use the working directory, which the hosts see; upload no files.", executes=True, group="files"
     )

@@ -15,7 +15,7 @@ from launcher.backends.ansible import ansible_config as config
 from launcher.backends.ansible import inventory, playbook
 from launcher.backends.ansible.plan import AnsiblePlan
 from launcher.errors import SpecError
-from launcher.payload import scripts, setup_lines, snapshot
+from launcher.payload import project, scripts, setup_lines, snapshot
 from launcher.spec import parse_duration, parse_size
 from launcher.system import amounts, trust
 
@@ -47,12 +47,16 @@ def plan(options: AnsibleOptions, spec: JobSpec, run_dir: Path) -> AnsiblePlan:
         **lease_mode(options),
         **common(options, spec.cwd),
         **_of_files(files, spec.cwd),
+        **({"distlaunch_workers": workers} if workers else {}),
         "distlaunch_secrets": list(spec.secrets),
         **_of_python(options, spec),
     }
-    variables |= {"distlaunch_workers": workers} if workers else {}
     job = spec.job(run=run_dir.name, directory="", rendezvous={})._replace(
-        command=command, min_nodes=least, max_nodes=wanted, sigterm_means=Failure.CANCELLED
+        command=command,
+        min_nodes=least,
+        max_nodes=wanted,
+        sigterm_means=Failure.CANCELLED,
+        project=project.name_of(spec.cwd) if files and options.project_dir else None,
     )
     return AnsiblePlan(
         run_dir=run_dir,
@@ -62,10 +66,7 @@ def plan(options: AnsibleOptions, spec: JobSpec, run_dir: Path) -> AnsiblePlan:
         job=job,
         job_secrets=spec.secrets,
         snapshot=files,
-        nodes=tuple(
-            PlannedNode(node_rank=rank, host=host.name, workers=workers or host.workers)
-            for rank, host in enumerate(chosen[:wanted])
-        ),
+        nodes=_rows(chosen[:wanted], workers),
         spares=tuple(host.name for host in chosen[wanted:]),
         setup="\n".join(setup_lines.watched(options.setup, ship_secrets=spec.ship_secrets)),
         container=_container(options, spec),
@@ -92,6 +93,12 @@ def _container(options: AnsibleOptions, spec: JobSpec) -> dict[str, Any] | None:
         "mounts": list(options.container_mounts),
         "python": spec.python or "python3",
     }
+
+
+def _rows(hosts: Sequence[Host], workers: int | None) -> tuple[PlannedNode, ...]:
+    return tuple(
+        PlannedNode(node_rank=rank, host=host.name, workers=workers or host.workers) for rank, host in enumerate(hosts)
+    )
 
 
 def common(options: AnsibleOptions, cwd: str) -> dict[str, Any]:

@@ -111,6 +111,8 @@ def _handle(run_dir: Path, planned: Sequence[str], running: playbook.Playbook) -
     for host, node in nodes.items():
         started = running.answers["start"][host]
         node.update({"agent": started["agent"], "work": started["work"]})
+        for note in started.get("notes") or ():
+            output.warn(f"{host}: {note}")
         hosts[node["rank"]] = host
     first = running.answers["start"][running.choice["master"]]
     meeting: Meeting = {"addresses": first["addresses"], "port": first["port"]}
@@ -119,6 +121,7 @@ def _handle(run_dir: Path, planned: Sequence[str], running: playbook.Playbook) -
         "run_dir": str(run_dir),
         "hosts": hosts,
         "nodes": list(nodes.values()),
+        "output_dir": running.answers["start"][running.choice["master"]]["work"],
         "rendezvous": meeting,
     }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -37,9 +36,6 @@ if TYPE_CHECKING:
 _PORT = 29_400
 """The rendezvous port: in a pod's own network every port is free."""
 
-_BEACONS = (20_000, 29_000)
-"""Port range of the beacons, below the ports that Kubernetes assigns to Services, and the kernel to connections."""
-
 
 class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOptions]):
     """Creates the objects through the API, and follows the pods' logs."""
@@ -70,6 +66,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
 
         if not self.opts.image:
             raise SpecError("no image given", hint="--image IMAGE, one with Python and torch, as pytorch/pytorch")
+        pod.check_outputs(spec, self.opts)
         run = run_dir.name
         name = objects.name_of(run, self.opts.kind)
         command, bundled = self._command(spec)
@@ -129,12 +126,12 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
     def _job(self, spec: JobSpec, run: str, command: list[str], name: str) -> Job:
         meet: Rendezvous = {"addr": objects.KINDS[self.opts.kind].master.format(name)}
         if self.opts.host_network:
-            meet["ports"] = _beacons(run)
+            meet["ports"] = pod.beacons(run)
         else:
             meet["port"] = _PORT
         return spec.job(run=run, directory=pod.DIRECTORY, rendezvous=meet)._replace(
             command=command,
-            cwd=self.opts.workdir or f"{pod.DIRECTORY}/files",
+            **pod.places(spec, self.opts, run),
             master_addr=None if spec.nodes.elastic else meet["addr"],
             workers=self._workers(spec),
             sigterm_means=Failure.PREEMPTED,
@@ -206,6 +203,8 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
             "min_nodes": plan.job.min_nodes,
             "python": plan.python,
         }
+        if self.opts.output_dir:
+            handle["output_dir"] = plan.job.cwd
         owner = submission.send(cluster, self.opts, plan, lambda: record(handle))
         return {**handle, "uid": owner["metadata"]["uid"]}
 
@@ -286,12 +285,6 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         from launcher.backends.kubernetes import watch
 
         watch.of(handle).signal(signum)
-
-
-def _beacons(run: str) -> list[int]:
-    """Host ports at which node 0 may publish its rendezvous port: the same on all nodes, different between runs."""
-    low, high = _BEACONS
-    return [low + zlib.crc32(f"{run} {number}".encode()) % (high - low) for number in range(8)]
 
 
 BACKEND = KubernetesBackend

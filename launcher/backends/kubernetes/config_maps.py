@@ -48,8 +48,8 @@ def archives(snapshot: Snapshot | None, *, bundled: bool) -> dict[str, bytes]:
         raise SpecError(
             f"the files in {str(snapshot.directory)!r} are {total / 1e6:.0f} MB when packed, "
             f"and at most {ARCHIVE_LIMIT_BYTES / 1e6:.0f} MB travel by ConfigMaps",
-            hint="list what the run does not need in .gitignore, build it into the image, or put it on a volume: "
-            "--volume pvc:CLAIM:PATH --workdir PATH",
+            hint="list what the run does not need in .gitignore or .distlaunchignore, build it into the image, "
+            "or put it on a volume: --volume pvc:CLAIM:PATH --workdir PATH",
         )
     return found
 

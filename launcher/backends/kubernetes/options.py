@@ -5,11 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from launcher.backends.kubernetes import words
+from launcher.errors import SpecError
 from launcher.settings.options import duration, not_below, one_of, option
 
 KINDS = ("job", "jobset", "trainjob", "pytorchjob", "pods")
 
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+
+
+def _absolute(text: str) -> None:
+    if text and not text.startswith("/"):
+        hint = "--volume pvc:CLAIM:/out --output-dir /out"
+        raise SpecError(f"output-dir {text!r} is not an absolute path", hint=hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +199,17 @@ class KubernetesOptions:
         help="Working directory in the image or on a volume; implies --no-snapshot.",
         executes=True,
         group="files",
+    )
+    output_dir: str = option(
+        "",
+        metavar="PATH",
+        help="Directory on a --volume; workers start in one below it, the same for launches from this directory.",
+        executes=True,
+        check=_absolute,
+        group="files",
+    )
+    project_dir: bool = option(
+        True, help="With --output-dir: one directory for all launches from this directory, not per run.", group="files"
     )
     patch: tuple[str, ...] = option(
         (),

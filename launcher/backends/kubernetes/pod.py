@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import zlib
 from typing import TYPE_CHECKING, Any
 
+from launcher import output
 from launcher.backends.kubernetes import words
+from launcher.errors import SpecError
+from launcher.payload import project
 
 if TYPE_CHECKING:
     from launcher.backends.kubernetes.options import KubernetesOptions
@@ -34,14 +38,42 @@ _TIMES = {
 STARTS_AGAIN = ("job", "jobset", "trainjob")
 """Kinds whose controllers restart pods."""
 
+_LOST = (
+    "what the workers write is lost with their pods: --fetch PATTERN, or --volume pvc:CLAIM:/out --output-dir /out, "
+    "keeps it"
+)
 _GRACE_MORE_S = 15
 """How long the agent needs, beyond its workers' grace time, to report how they exited."""
+
+_BEACONS = (20_000, 29_000)
+"""Port range of the beacons, below the ports that Kubernetes assigns to Services, and the kernel to connections."""
 
 HOLD_S = 600.0
 """With --fetch, how long the first pod waits at its end for a launcher that fetches its files."""
 
 _LIMIT_MORE_S = 60
 """The agent enforces the time limit; the kubelet ends a pod whose agent could not, this much later."""
+
+
+def places(spec: JobSpec, opts: KubernetesOptions, run: str) -> dict[str, Any]:
+    """Where the workers start and where their files are to be, as fields of the agents' job."""
+    if opts.workdir or not opts.output_dir:
+        where = opts.workdir or f"{DIRECTORY}/files"
+        return {"cwd": where, "output_dir": where}
+    name = project.name_of(spec.cwd) if opts.project_dir else run
+    where = f"{opts.output_dir.rstrip('/')}/{name}/work"
+    return {"cwd": where, "output_dir": where, "project": name}
+
+
+def check_outputs(spec: JobSpec, opts: KubernetesOptions) -> None:
+    """Tell the user if what the workers write is lost with their pods."""
+    if opts.output_dir and (opts.workdir or not opts.snapshot):
+        raise SpecError(
+            f"--output-dir and --{'workdir' if opts.workdir else 'no-snapshot'} exclude each other",
+            hint="--workdir is where the workers start and write",
+        )
+    if not (opts.output_dir or opts.workdir or opts.volume or spec.fetches):
+        output.note(_LOST)
 
 
 def labels(run: str, opts: KubernetesOptions) -> dict[str, str]:
@@ -205,3 +237,9 @@ def _resources(opts: KubernetesOptions) -> dict[str, str]:
         if value := getattr(opts, name):
             found[name] = value
     return found | words.resource_pairs(opts.resource)
+
+
+def beacons(run: str) -> list[int]:
+    """Host ports at which node 0 may publish its rendezvous port: the same on all nodes, different between runs."""
+    low, high = _BEACONS
+    return [low + zlib.crc32(f"{run} {number}".encode()) % (high - low) for number in range(8)]

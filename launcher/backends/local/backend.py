@@ -81,6 +81,7 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
             master_addr=LOOPBACK,
             workers=workers,
             sigterm_means=Failure.CANCELLED,
+            output_dir=spec.cwd,
             shares_host=nodes > 1,
             node_env=[{"CUDA_VISIBLE_DEVICES": ",".join(ids)} for ids in shares] if shares else None,
         )
@@ -117,7 +118,7 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
     ) -> LocalHandle:
         """Start the agents; with `passes_stdin` they inherit our stdin, for their workers."""
         agents: list[AgentProcess] = [{"pid": 0, "start_ticks": 0} for _ in range(nodes)]
-        handle: LocalHandle = {"run_dir": str(run_dir), "python": python, "agents": agents}
+        handle: LocalHandle = {"run_dir": str(run_dir), "python": python, "output_dir": cwd, "agents": agents}
         told: list[detached.Told] = []
         more = {"stdin": 0} if passes_stdin else {}
         try:

@@ -80,6 +80,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         job = spec.job(run=run_dir.name, directory=str(run_dir), rendezvous=meet)._replace(
             command=[in_run(spec.command[0]) if spec.kind == "script" else spec.command[0], *spec.command[1:]],
             cwd=in_run(spec.cwd),
+            output_dir=spec.cwd,
             max_nodes=nodes,
             signals_reach_workers=True,
             end_signal="SIGURG",
@@ -150,7 +151,8 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         if plan.job.wants_keyboard and shutil.which("srun") is None:
             raise BackendUnavailableError("srun is not on PATH: a worker's terminal needs it", hint=_NO_SRUN)
         run_files.fill(plan, plan.run_dir, self.render(plan))
-        handle: SlurmHandle = {"run_dir": str(plan.run_dir), "nodes": len(plan.nodes)}
+        where = plan.job.output_dir or plan.job.cwd
+        handle: SlurmHandle = {"run_dir": str(plan.run_dir), "nodes": len(plan.nodes), "output_dir": where}
         if plan.within:
             if useless := allocation.useless(self.opts):
                 output.note(f"a step of job {plan.within.job_id}, whose own these are: {', '.join(useless)}")

@@ -1,0 +1,183 @@
+"""Working directories that stay from run to run, one per project: a run's files are laid over what is there.
+
+A project's directory has `work`, where the workers start, `state.json` (what was sent last), a lock, and in `runs` a
+file for each node that uses `work`, which its agent touches. A file that a run has changed is never lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+
+from ..system import files
+from .tree import SENT_MTIME_S
+
+_LOCK_S = 60.0
+_SILENT_S = 90.0
+"""Agents touch their files every 10 s."""
+
+Entry = Tuple[str, str, str, str]
+"""Path, mode or `link`, the link's target, SHA-256, as in `ssh.user_files.combined`."""
+
+
+class Prepared(NamedTuple):
+    """Where a run's workers start."""
+
+    work: str
+    """The project's directory, or the run's own if a run with other files uses that."""
+
+    notes: List[str]
+    """What the user should know."""
+
+
+class ProjectError(OSError):
+    """The directory cannot be prepared."""
+
+
+def prepare(project: str, run: str, node: int, digest: str, sent: str, entries: Iterable[Entry], own: str) -> Prepared:
+    """Move the files in `sent` to the project's working directory; to `own` if another run uses that with others."""
+    import shutil
+
+    for name in ("work", "runs"):
+        os.makedirs(os.path.join(project, name), mode=0o700, exist_ok=True)
+    with open(os.path.join(project, "lock"), "ab") as lock:
+        _lock(lock, project)
+        state = _read(os.path.join(project, "state.json"))
+        work = os.path.join(project, "work")
+        if state.get("digest") not in (None, digest) and (user := _user(project, run)):
+            if os.path.isdir(own):  # another node of the run was faster
+                shutil.rmtree(sent, ignore_errors=True)
+            else:
+                os.rename(sent, own)
+                _link_others(work, own)
+            return Prepared(own, [f"{user} uses {work} with other files: what this run writes stays in {own}"])
+        touch(project, run, node)
+        if state.get("digest") != digest:
+            _forget_bytecode(work, sent)
+        known: Dict[str, List[str]] = state.get("files", {})
+        now = {path: [mode, link, sha] for path, mode, link, sha in entries}
+        kept = [note for path in now if (note := _lay(sent, work, path, known.get(path), now[path], run))]
+        for path in sorted(set(known) - set(now), reverse=True):
+            _remove(work, path, known[path])
+        shutil.rmtree(sent, ignore_errors=True)
+        text = json.dumps({"digest": digest, "files": now}).encode("ascii")
+        files.write_whole(os.path.join(project, "state.json"), text, 0o600)
+        return Prepared(work, kept)
+
+
+def _lock(lock: Any, project: str) -> None:
+    limit = time.monotonic() + _LOCK_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > limit:
+                raise ProjectError(11, f"another run has been preparing it for {_LOCK_S:.0f} s", project) from None
+            time.sleep(0.05)
+        else:
+            return
+
+
+def _read(path: str) -> Dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
+        return dict(json.load(file))
+    return {}
+
+
+# -- who uses it ------------------------------------------------------------------------------------------------------
+
+
+def touch(project: str, run: str, node: int) -> None:
+    """Note that this node of the run uses the directory."""
+    with contextlib.suppress(OSError), open(_mark(project, run, node), "ab"):
+        os.utime(_mark(project, run, node))
+
+
+def leave(project: str, run: str, node: int) -> None:
+    """Note that it does not any more."""
+    with contextlib.suppress(OSError):
+        os.unlink(_mark(project, run, node))
+
+
+def _mark(project: str, run: str, node: int) -> str:
+    return os.path.join(project, "runs", f"{run}.{node}")
+
+
+def _user(project: str, run: str) -> Optional[str]:
+    """Another run that uses the directory."""
+    clock = os.path.join(project, "lock")
+    os.utime(clock)
+    now = os.stat(clock).st_mtime  # by the clock of the disk
+    for entry in os.scandir(os.path.join(project, "runs")):
+        with contextlib.suppress(FileNotFoundError):
+            other = entry.name.rpartition(".")[0]
+            if now - entry.stat().st_mtime > _SILENT_S:
+                os.unlink(entry.path)
+            elif other != run:
+                return other
+    return None
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def _lay(sent: str, work: str, path: str, before: Optional[List[str]], now: List[str], run: str) -> str:
+    """Put one file in its place. Returns a note if there is a version that a run has written."""
+    target, note = os.path.join(work, path), ""
+    _make_way(work, os.path.dirname(path), run)
+    if os.path.lexists(target) and not _as_sent(target, before):
+        if before == now:
+            return f"{path} stays as a run has changed it"
+        aside = f"{target}.before-{run}"
+        os.rename(target, aside)
+        note = f"{path} was changed by a run and here: the run's version is now {os.path.basename(aside)}"
+    os.rename(os.path.join(sent, path), target)
+    return note
+
+
+def _make_way(work: str, below: str, run: str) -> None:
+    """Make the directories of a path; what is in the way is renamed."""
+    done = work
+    for part in below.split("/") if below else ():
+        done = os.path.join(done, part)
+        if os.path.lexists(done) and (os.path.islink(done) or not os.path.isdir(done)):
+            os.rename(done, f"{done}.before-{run}")
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(done, 0o755)
+
+
+def _as_sent(target: str, before: Optional[List[str]]) -> bool:
+    """Whether a file is as a launcher has sent it."""
+    if os.path.islink(target):
+        return before is not None and before[0] == "link" and os.readlink(target) == before[1]
+    about = os.lstat(target)
+    return before is not None and not os.path.isdir(target) and about.st_mtime_ns == SENT_MTIME_S * 10**9
+
+
+def _remove(work: str, path: str, before: List[str]) -> None:
+    """Remove a file that is not sent any more, unless a run has changed it; and its directory, if that is empty."""
+    target = os.path.join(work, path)
+    with contextlib.suppress(OSError):
+        if _as_sent(target, before):
+            os.unlink(target)
+            while (target := os.path.dirname(target)) != work:
+                os.rmdir(target)
+
+
+def _forget_bytecode(work: str, sent: str) -> None:
+    """Remove cached bytecode: files that were sent all have one time, so Python would take old bytecode for current."""
+    import shutil
+
+    for above, _, _ in os.walk(sent):
+        shutil.rmtree(os.path.join(work, os.path.relpath(above, sent), "__pycache__"), ignore_errors=True)
+
+
+def _link_others(work: str, own: str) -> None:
+    """Give a run with its own directory what the project's has besides."""
+    for name in {*os.listdir(work)} - {"__pycache__"}:
+        with contextlib.suppress(FileExistsError):
+            os.symlink(os.path.join(work, name), os.path.join(own, name))
