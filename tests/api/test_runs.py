@@ -225,3 +225,16 @@ def test_a_cluster_of_the_settings_needs_only_its_name(here: Path) -> None:
 def test_a_run_that_does_not_exist_is_an_error_of_its_own(here: Path) -> None:
     with pytest.raises(distlaunch.RunNotFoundError):
         distlaunch.get("last")
+
+
+def test_files_are_fetched(here: Path) -> None:
+    (here / "writes.py").write_text("open('out.txt', 'w').write('out')\n")
+    run = distlaunch.submit("writes.py")
+    run.wait(timeout=60)
+
+    fetched = run.fetch("*.txt", to=here / "copy")
+
+    assert [file["path"] for file in fetched["files"]] == ["out.txt"]
+    assert (here / "copy/out.txt").read_text() == "out"
+    with pytest.raises(distlaunch.RequestError, match="nothing matches"):
+        run.fetch("none")

@@ -231,3 +231,19 @@ def test_without_sbatch_or_a_cluster_the_error_says_what_is_missing(login: Login
     assert "sbatch is not on PATH" in done.stderr
     assert nowhere.stderr.startswith("error[backend_unavailable]: "), nowhere.stderr
     assert "nothing was submitted" in nowhere.stderr
+
+
+def test_files_are_fetched_from_the_shared_file_system(login: Login) -> None:
+    login.write(
+        "writes.py", "import os\nopen(f'out-{os.environ[\"RANK\"]}', 'w').write(os.environ['DISTLAUNCH_OUTPUT_DIR'])"
+    )
+
+    done = login("slurm", "--nodes", "2", "--fetch", "out-*", "--fetch-to", "copy", "--output", "json", "writes.py")
+    later = login("fetch", "last", "out-*", "--node", "all", "--to", "copy")
+
+    assert done.exit_code == 0, done.stderr
+    result = done.json["result"]
+    assert [file["path"] for file in result["fetched"]["files"]] == ["out-0", "out-1"]
+    here = login.write("copy/none", "").parent
+    assert (here / "out-1").read_text() == result["output_dir"] == str(here.parent)
+    assert later.stdout == "0 files fetched to copy (0 B), 2 were here already\n"

@@ -29,6 +29,11 @@ def start(run_dir: Path, hosts: Sequence[str], secrets: Sequence[str]) -> Ansibl
     handle = _handle(run_dir, hosts, running)
     for text in (*running.notes, *_left_out(running)):
         output.warn(text)
+    if _own_directories(handle, running):
+        output.note(
+            f"these hosts share no disk: what rank 0 writes to relative paths is on {handle['hosts'][0]} alone "
+            "(distlaunch fetch copies it); a path on a shared file system is on all"
+        )
     output.note(f"{_about_master(handle)}; all agents started after {time.monotonic() - began:.1f} s")
     return handle
 
@@ -124,6 +129,12 @@ def _handle(run_dir: Path, planned: Sequence[str], running: playbook.Playbook) -
         "output_dir": running.answers["start"][running.choice["master"]]["work"],
         "rendezvous": meeting,
     }
+
+
+def _own_directories(handle: AnsibleHandle, running: playbook.Playbook) -> bool:
+    """Whether several hosts have working directories of their own, on disks of their own."""
+    base = str(running.answers["preflight"][handle["nodes"][0]["host"]]["dir"])
+    return len(running.choice.get("copying") or ()) > 1 and handle["output_dir"].startswith(f"{base}/")
 
 
 def _about_master(handle: AnsibleHandle) -> str:
