@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,6 +18,7 @@ from launcher.service import fetch as fetching
 from launcher.service import logs as streams
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
@@ -149,18 +149,6 @@ class Run:
         `CommandError` if it does not end.
         """
         return self._result(ending.cancel(directories.again(self._record), force=force, wait=wait))
-
-    @quiet
-    def fetch(self, *patterns: str, to: str | os.PathLike[str] | None = None, node: int | str = 0) -> Fetched:
-        """Copy files that its workers have written to the directory `to`, by default one of the run's name.
-
-        Patterns are relative to where the workers start, such as `"results/**"`; without any, all files that were not
-        sent. `node`: which node's, or `"all"` for a directory per host. Returns what is there now. Raises
-        `RequestError` if nothing matches.
-        """
-        record = directories.again(self._record)
-        target = fetching.target(record, os.fspath(to) if to is not None else None)
-        return fetching.fetch(record, patterns, target, fetching.nodes_of(record, str(node)))
 
     @quiet
     def signal(self, signum: int) -> None:

@@ -36,7 +36,6 @@ class Handle(_Placed, total=False):
     """Of another user's run: the directory to which its nodes write; empty if unknown. `user` is who that is."""
 
     user: str
-
     output_dir: str
     """Where the first node's workers start, or where their files are to be."""
 

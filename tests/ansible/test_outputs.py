@@ -37,19 +37,19 @@ def test_a_second_launch_continues_and_concurrent_runs_have_their_own_code(rack:
     rack.write("sent.txt", "sent")
     gate = rack.gate("gate", 0)
 
-    first = rack("--nodes", "1", "--output", "json", "counts.py")
-    running = rack.start("--nodes", "1", "--name", "second", "counts.py", str(gate))
+    first = rack("--share", "--nodes", "1", "--output", "json", "counts.py")
+    running = rack.start("--share", "--nodes", "1", "--name", "second", "counts.py", str(gate))
     running.until("one epoch 1")
-    same = rack("--nodes", "1", "--name", "same", "counts.py")
+    same = rack("--share", "--nodes", "1", "--name", "same", "counts.py")
     rack.write("helper.py", "WORD = 'two'\n")
     (rack.directory / "old.py").unlink()
-    other = rack("--nodes", "1", "--name", "other", "counts.py")
+    other = rack("--share", "--nodes", "1", "--name", "other", "counts.py")
     gate.open()
     running.until("one ['__pycache__', 'counts.py'")
     assert running.end() == 0
     rack.write("sent.txt", "new")
-    last = rack("--nodes", "1", "--name", "last", "--output", "json", "counts.py")
-    alone = rack("--nodes", "1", "--name", "alone", "--no-project-dir", "counts.py")
+    last = rack("--share", "--nodes", "1", "--name", "last", "--output", "json", "counts.py")
+    alone = rack("--share", "--nodes", "1", "--name", "alone", "--no-project-dir", "counts.py")
 
     assert first.exit_code == 0, first.stderr
     where = first.json["result"]["output_dir"]
