@@ -17,7 +17,7 @@ from launcher.agent.stream import backlog, output, sink, writer
 from launcher.backends._writing import new_key
 from launcher.backends.ansible import backend as ansible
 from launcher.backends.ansible import stream as ansible_stream
-from launcher.backends.kubernetes import config_maps, login, logs, pod, sidecars
+from launcher.backends.kubernetes import config_maps, login, pod, position, sidecars
 from launcher.backends.kubernetes.options import KubernetesOptions
 from launcher.backends.slurm import submitit
 from launcher.backends.slurm.options import SlurmOptions
@@ -112,7 +112,7 @@ NUMBERS: list[tuple[str, str, tuple[object, ...], tuple[object, ...]]] = [
     ("kubernetes", "in the cluster for a day (`--ttl`)", (default(KubernetesOptions, "ttl"),), (86_400,)),
     ("kubernetes", "Node 0 ends a second after", (nodes._RECORDED_S,), (1,)),
     ("kubernetes", "5 s after ours has ended", (sidecars._PATIENCE_S,), (5,)),
-    ("kubernetes", "from a second before", (logs._OVERLAP_S,), (1,)),
+    ("kubernetes", "from a second before", (position._OVERLAP_S,), (1,)),
     ("kubernetes", "one of eight ports", (len(pod.beacons("x")),), (8,)),
     ("kubernetes", "`--rdzv-timeout` (10 min)", (default(JobOptions, "rdzv_timeout"),), (600,)),
     ("agent-stream", "waiting for 0.1 s is sent", (output.PART_AFTER_S,), (0.1,)),

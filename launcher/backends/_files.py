@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.02
 _READ_BYTES = 1 << 20
+_READ_ALL_BYTES, _READ_LEAST_BYTES = 4 << 20, 1 << 13
+"""How much is read at once, of all files together, and at least of each: the memory of many files is bounded."""
+
 _OTHER_FILES = 64
 """Files that the launcher may have open besides streams; queries and programs must never fail for lack of them."""
 
@@ -38,6 +41,8 @@ class FileStream:
         self._kept = allow_files(len(self._paths))
         """How many files stay open; the others are opened for each read."""
 
+        self._block = min(_READ_BYTES, max(_READ_LEAST_BYTES, _READ_ALL_BYTES // max(1, len(self._paths))))
+
     def read(self, timeout_s: float) -> list[Chunk]:
         """What was appended to the files."""
         limit = time.monotonic() + timeout_s
@@ -51,7 +56,7 @@ class FileStream:
     def _read_node(self, node: Source) -> Chunk | None:
         with storage.read_errors(self._paths[node]):
             file = self._files.get(node) or self._open(node)
-            data = file.read(_READ_BYTES) if file else b""
+            data = file.read(self._block) if file else b""
             if file and node not in self._files:
                 self._offsets[node] = file.tell()
                 file.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from launcher import backends
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
     from launcher.runs.records import Run
 
 
-def of(name: str) -> AnyBackend:
+def of(name: str, flags: Mapping[str, Any] | None = None) -> AnyBackend:
     """The backend of the cluster of this name, with its settings, or the backend of this name."""
     settings = config.load()
     known = settings.cluster_names()
     if name not in known and name not in backends.names():
         raise RequestError(f"no cluster or backend {name!r}", hint=names.hint(name, [*known, *backends.names()]))
-    return _backend(settings, name if name in known else None, name, {})
+    return _backend(settings, name if name in known else None, name, flags or {})
 
 
 def found(name: str) -> list[ClusterRun]:
@@ -58,9 +59,10 @@ def adopting() -> str:
 
 def adopt(text: str, directory: Path, cluster: str | None, flags: Mapping[str, Any]) -> Run:
     """Add a run that another host started to the runs in this directory."""
-    if cluster is not None and not any(flags.values()):
-        return take(text, directory, cluster)
-    backend = _backend(config.load(), cluster, adopting(), flags)
+    backend = of(cluster or adopting(), flags)
+    known = {item.name for item in fields(backend.options)}
+    for name in (name for name, value in flags.items() if value is not None and name not in known):
+        raise RequestError(f"{backend.name} has no option {name!r}", hint="options of adopt are for runs over SSH")
     return _adopted(backend, text, directory)
 
 

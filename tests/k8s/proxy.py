@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import yaml
-from urllib3.util.ssl_ import create_urllib3_context
 
 from launcher.backends.kubernetes import api
 from testbed.kube_api import ClosingSocket
@@ -33,9 +32,7 @@ class Proxy(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self._kubeconfig = kubeconfig
         self.cluster = api.connect(str(kubeconfig), "", "")
-        context = create_urllib3_context()
-        context.sslsocket_class = ClosingSocket
-        self.cluster._pool.connection_pool_kw["ssl_context"] = context
+        self.cluster._pool.connection_pool_kw["ssl_context"].sslsocket_class = ClosingSocket
         self.requests: list[str] = []
         self.given: dict[str, int] = {}
         """The bytes of the last answer to each request."""

@@ -52,6 +52,19 @@ def test_every_kind_gives_each_node_its_rank_and_reports_a_failure(kinds: User) 
     assert failed.stderr.count("the script failed: ValueError: only on one\n") == 1
     assert "first failure: rank 1, " in failed.stderr
 
+    listed = kinds("ls", "--on", "k8s", "--output", "json").json["result"]["runs"]
+    states = {item["run"]: (item["state"], item["nodes"], len(item["hosts"]), item["command"]) for item in listed}
+    assert states == {
+        fails.run: ("failed", "2", 2, ["fails.py"]),
+        torch.run: ("success", "2", 2, ["reduce.py"]),
+        **{follower.run: ("success", "2", 2, ["meet.py"]) for follower in meet.values()},
+    }
+    elsewhere: dict[str, str | None] = {"DISTLAUNCH_RUNS_DIR": str(kinds.cli.directory / "elsewhere")}
+    for kind, follower in meet.items():
+        seen = kinds("status", follower.run, "--on", "k8s", "--output", "json", env=elsewhere).json["result"]
+        assert (seen["state"], [node["host"] for node in seen["nodes"]].count("")) == ("success", 0), kind
+        assert kinds("logs", follower.run, env=elsewhere).stdout.count("sum 3") == 2, kind
+
     def swept(kind: str) -> bool:
         kinds("ls", "--on", "k8s", env={"DISTLAUNCH_KIND": kind})
         return not kinds.left(meet[kind].run, **MORE_KINDS)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from launcher.backends.kubernetes import login
 from testbed.waiting import wait_until
+from tests.command import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,3 +48,17 @@ def test_errors_that_the_library_only_logs_are_raised_and_raised_ones_are_unchan
         login.run(logs)
     with pytest.raises(ValueError, match="no such file"):
         login.run(fails)
+
+
+def test_the_client_library_is_whole_for_a_program_that_imports_it_after_us() -> None:
+    """We import parts of it; what an OIDC login needs is imported when it is used."""
+    code = (
+        "import sys; from launcher.backends.kubernetes import library; found = library.load().kube_config; "
+        "assert not {'pydantic', 'requests_oauthlib', 'oauthlib'} & sys.modules.keys(); "
+        "assert found.OAuth2Session(client_id='x').client_id == 'x'; "
+        "assert issubclass(found.oauthlib.oauth2.rfc6749.errors.InvalidClientIdError, Exception); "
+        "from kubernetes import client, config, utils; "
+        "print(client.CoreV1Api.__name__, client.ApiClient.__name__, utils.create_from_yaml.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout.split(), done.stderr) == (["CoreV1Api", "ApiClient", "create_from_yaml"], "")

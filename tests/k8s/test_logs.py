@@ -6,7 +6,6 @@ import itertools
 import os
 import time
 from contextlib import nullcontext
-from threading import Event
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +14,9 @@ import pytest
 from launcher.backends.kubernetes import api, logs
 from launcher.backends.kubernetes.api import ApiError, UnreachableError
 from launcher.backends.kubernetes.following import Following
-from launcher.backends.kubernetes.logs import NodeLog, Position
+from launcher.backends.kubernetes.logs import NodeLog
 from launcher.backends.kubernetes.pod_logs import PodLogs
+from launcher.backends.kubernetes.position import Position
 from launcher.errors import StorageError
 from launcher.system import storage
 from testbed import wait_until
@@ -204,7 +204,7 @@ def test_a_log_that_is_refused_is_reported_after_a_while_and_one_that_is_late_is
     pod, log = a_pod(), NodeLog(tmp_path, 0, kubelet)
 
     with pytest.raises(ApiError, match="must be specified, not node") if status == 400 else nullcontext():
-        log.follow(pod, lambda: pod, Event())
+        list(log.follow(pod, lambda: pod))
 
     assert kubelet.asked < 5
     assert log.is_complete(pod) == (status != 400)

@@ -103,7 +103,9 @@ def test_every_option_at_once_is_valid(distlaunch: Cli) -> None:
     for item in found:
         assert item["metadata"]["namespace"] == "team"
         assert item["metadata"]["labels"]["team"] == "ml"
-        assert item["metadata"]["annotations"] == {"example.com/why": "because"}
+        told = item["metadata"]["annotations"]
+        assert (told.pop("distlaunch/about", None) is not None) == (item["kind"] == "Job")
+        assert told == {"example.com/why": "because"}
 
 
 @pytest.mark.parametrize("kind", ["job", "jobset", "trainjob", "pytorchjob", "pods"])

@@ -1,30 +1,30 @@
-"""The connection to the API server. Only this module, `kubeconfig` and `pod_exec` know the client library.
+"""The connection to the API server. Only this module, `library`, `kubeconfig` and `pod_exec` know the client library.
 
 The library does the hard parts: kubeconfig files with contexts, certificates and login plugins. Objects are plain JSON.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import os
 import re
-import sys
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 from launcher import output
-from launcher.backends.kubernetes import admission, kubeconfig, login
+from launcher.backends.kubernetes import admission, kubeconfig, library, login
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
 from launcher.system import install
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from launcher.backends.kubernetes.handle import KubernetesHandle
+
+T = TypeVar("T")
 
 _CONNECT_S = 10.0
 _ANSWER_S = 60.0
@@ -33,6 +33,7 @@ _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _FORBIDDEN = re.compile(r'User "([^"]*)" cannot (\S+) resource "([^"]*)"')
 _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 _CONNECTIONS = 256
+_PAGE = 100
 _BLOCK_BYTES = 1 << 18
 _LINE_BYTES = 16 << 20
 """More than any object or record has; a pod may write a line that never ends."""
@@ -159,6 +160,26 @@ class Cluster:
                 output.warn(f"the API server says: {login.one_line(text)}{more}")
 
 
+def collect(
+    cluster: Cluster, path: str, query: Mapping[str, Any], take: Callable[[dict[str, Any]], T], *, accept: str = ""
+) -> tuple[list[T], str]:
+    """What `take` makes of all objects of a collection, and its version; fetched in pages, as objects may be large."""
+    found: list[T] = []
+    page = {**query, "limit": _PAGE}
+    while True:
+        try:
+            listed = cluster.call("GET", path, query=page, accept=accept)
+        except ApiError as error:
+            if error.status != 410 or "continue" not in page:
+                raise
+            found, page = [], dict(query)  # the API server no longer knows the version that we have listed
+            continue
+        found += map(take, listed["items"])
+        if not listed["metadata"].get("continue"):
+            return found, str(listed["metadata"].get("resourceVersion", ""))
+        page["continue"] = listed["metadata"]["continue"]
+
+
 def connect(setting: str, context: str, namespace: str) -> Cluster:
     """The cluster of the kubeconfig's context; without a kubeconfig, the one whose pod this process runs in."""
     return _connect(kubeconfig.find(setting), context, namespace)
@@ -172,19 +193,16 @@ def connect_again(handle: KubernetesHandle) -> Cluster:
 
 def _connect(paths: list[str], context: str, namespace: str, lost: str = "") -> Cluster:
     try:
-        _bare("kubernetes")
-        import kubernetes.config
-        from kubernetes.client.configuration import Configuration
-        from kubernetes.client.rest import RESTClientObject
+        kubernetes = library.load()
     except ImportError as error:
         raise BackendUnavailableError("the kubernetes client is not installed", hint=install.command("k8s")) from error
 
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
-    configuration = Configuration()
+    configuration = kubernetes.configuration()
     if paths:
-        found, context = kubeconfig.load(kubernetes.config.kube_config, paths, context, configuration)
+        found, context = kubeconfig.load(kubernetes.kube_config, paths, context, configuration)
     elif os.path.exists(f"{_ACCOUNT}/token"):
-        kubernetes.config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        kubernetes.in_cluster(client_configuration=configuration)
         found = _read(f"{_ACCOUNT}/namespace")
     elif lost:
         raise BackendUnavailableError(f"{lost}, and this is not a pod", hint="run this command in such a pod")
@@ -194,18 +212,9 @@ def _connect(paths: list[str], context: str, namespace: str, lost: str = "") -> 
             hint="get one from your cluster's administrators, or with its provider's command line",
         )
     configuration.connection_pool_maxsize = _CONNECTIONS
-    pool = RESTClientObject(configuration).pool_manager
+    pool = kubernetes.rest(configuration).pool_manager
+    library.share_context(pool.connection_pool_kw)
     return Cluster(context, namespace or found or "default", configuration, pool)
-
-
-def _bare(name: str) -> None:
-    """Make the submodules of a package importable one by one.
-
-    `kubernetes` itself imports all of them, also unused ones (dynamic clients, informers): half a second of CPU.
-    """
-    spec = importlib.util.find_spec(name) if name not in sys.modules else None
-    if spec is not None:
-        sys.modules[name] = importlib.util.module_from_spec(spec)
 
 
 def explained(error: Exception, cluster: Cluster, doing: str) -> LaunchError:

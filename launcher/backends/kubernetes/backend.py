@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from launcher.agent.failures import Failure
 from launcher.backends._base import Backend, PlannedNode, Record, Written, master_text, unrecorded
 from launcher.backends._writing import new_key
-from launcher.backends.kubernetes import objects, pod
+from launcher.backends.kubernetes import about, objects, pod
 from launcher.backends.kubernetes.handle import KubernetesHandle
 from launcher.backends.kubernetes.options import KubernetesOptions
 from launcher.backends.kubernetes.plan import KubernetesPlan
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from launcher.payload.snapshot import Snapshot
     from launcher.results.run import ClusterRun
     from launcher.runs.liveness import Liveness
+    from launcher.runs.records import Run
     from launcher.spec import JobSpec
     from launcher.system.pipes import Bridge
 
@@ -43,6 +44,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
     name: ClassVar[str] = "k8s"
     can_list: ClassVar[bool] = True
     has_queue: ClassVar[bool] = True
+    can_adopt: ClassVar[bool] = True
     has_terminals: ClassVar[bool] = True
     has_outputs: ClassVar[bool] = True
     options: ClassVar[type] = KubernetesOptions
@@ -105,6 +107,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         made += objects.workload(spec, self.opts, name, run, configs)
         if self.opts.patch:
             made = patch.apply(made, patch.read(self.opts.patch, ship_secrets=spec.ship_secrets))
+        about.add(made, about.note(spec, self.opts.kind, self._workers(spec), pod.python_of(spec)))
         return made
 
     def _command(self, spec: JobSpec) -> tuple[list[str], bool]:
@@ -183,13 +186,11 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
 
     def submit(self, plan: KubernetesPlan, record: Record = unrecorded) -> KubernetesHandle:
         """Create the workload suspended, then the objects that it needs and owns; then release it."""
-        from launcher.backends.kubernetes import submission
+        from launcher.backends.kubernetes import kubeconfig, submission
 
         if self.opts.server_dry_run:
             raise SpecError("--server-dry-run creates nothing", hint="use it with --dry-run")
         cluster = self._cluster()
-        from launcher.backends.kubernetes import kubeconfig
-
         handle: KubernetesHandle = {
             "run_dir": str(plan.run_dir),
             "run": plan.run_dir.name,
@@ -222,10 +223,18 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         submission.remove(api.connect_again(handle), handle["kind"], handle["name"], handle["run"])
 
     def found(self) -> list[ClusterRun]:
-        """The runs whose objects are in the namespace, by their label."""
-        from launcher.backends.kubernetes import submission
+        """The runs in the namespace, of all kinds and users."""
+        from launcher.backends.kubernetes import owners, ttl
 
-        return submission.runs(self._cluster(), self.opts)
+        cluster = self._cluster()
+        ttl.sweep(cluster, self.opts)
+        return owners.runs(cluster)
+
+    def adopt(self, text: str, runs_root: Path) -> Run:
+        """Find the run's owner in the namespace, by its labels and annotation."""
+        from launcher.backends.kubernetes import adoption
+
+        return adoption.adopt(self._cluster(), self.opts, text, runs_root)
 
     def _cluster(self) -> Any:
         from launcher.backends.kubernetes import api

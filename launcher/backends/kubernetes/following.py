@@ -1,22 +1,26 @@
-"""Follows a run's pods and their logs in threads."""
+"""Follows a run's pods and their logs in few threads."""
 
 from __future__ import annotations
 
 import json
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 from launcher.backends._files import allow_files
 from launcher.backends.kubernetes import api, states
 from launcher.backends.kubernetes.logs import NodeLog
 from launcher.backends.kubernetes.pod import RUN_LABEL
+from launcher.backends.kubernetes.turns import Turns
 from launcher.errors import LaunchError, StorageError
 from launcher.system import listener
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from pathlib import Path
 
     from launcher.backends.kubernetes.states import Pod
+    from launcher.backends.kubernetes.turns import Wait
 
 DOING = "to watch the run"
 _WATCH_S = 290
@@ -24,6 +28,9 @@ _SILENT_S = 90
 """The API server sends something every minute: a watch that is silent for this long is dead."""
 
 _RETRY_S = (0.5, 5.0)
+_IDLE_S = 60.0
+"""A node without a log to read is woken by what is heard of its pods."""
+
 _FILES_PER_NODE = 3
 """The stream, opened once for writing and once for reading, and a connection."""
 
@@ -31,27 +38,27 @@ _STACK_BYTES = 512 * 1024
 
 
 class Following:
-    """Threads: one watches the pods, and one per node follows the logs of its pods, one after another."""
+    """A thread watches the pods; a generator per node follows the logs of its pods, one after another."""
 
     def __init__(self, cluster: api.Cluster, run: str, directory: Path, nodes: int, container: str = "node") -> None:
         self.failure: LaunchError | None = None
         self._cluster, self._run, self._container = cluster, run, container
         self._known: dict[str, Pod] = {}
         self._synced = False
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._stop = threading.Event()
         allow_files(_FILES_PER_NODE * nodes)
         self._logs = [NodeLog(directory / "nodes" / str(node), node, cluster) for node in range(nodes)]
         size = threading.stack_size(_STACK_BYTES)
         try:
-            for target, arguments in [(self._watch, ()), *((self._follow, (node,)) for node in range(nodes))]:
-                threading.Thread(target=listener.carried(target), args=arguments, daemon=True).start()  # type: ignore[arg-type]
+            self._turns = Turns((self._follow(node) for node in range(nodes)), self._fail)
+            threading.Thread(target=listener.carried(self._watch), daemon=True).start()
         finally:
             threading.stack_size(size)
 
     def pods(self) -> list[Pod] | None:
         """All existing pods; None while they are unknown."""
-        with self._changed:
+        with self._lock:
             return list(self._known.values()) if self._synced else None
 
     def has_log(self, node: int, pod: Pod) -> bool:
@@ -61,8 +68,7 @@ class Following:
     def stop(self) -> None:
         """Stop as soon as possible; nothing is written from now on."""
         self._stop.set()
-        with self._changed:
-            self._changed.notify_all()
+        self._turns.stop()
         for log in self._logs:
             log.close()
 
@@ -81,7 +87,7 @@ class Following:
                     self._fail(api.explained(error, self._cluster, DOING))
                     return
             except api.UnreachableError:
-                with self._changed:
+                with self._lock:
                     self._synced = False
             except Exception as error:  # noqa: BLE001 - an error in a thread is one of the run
                 self._fail(error)
@@ -102,13 +108,15 @@ class Following:
 
     def _list(self) -> str:
         """List all pods; returns the version from which to watch for changes."""
-        listed = self._cluster.call("GET", self._path(), query=self._selector())
-        found = [pod for item in listed["items"] if (pod := states.pod_of(item, self._container))]
-        with self._changed:
-            self._known = {pod.uid: pod for pod in found}
+        pods, version = api.collect(
+            self._cluster, self._path(), self._selector(), lambda item: states.pod_of(item, self._container)
+        )
+        with self._lock:
+            self._known = {pod.uid: pod for pod in pods if pod is not None}
             self._synced = True
-            self._changed.notify_all()
-        return str(listed["metadata"]["resourceVersion"])
+        for node in range(len(self._logs)):
+            self._turns.wake(node)
+        return version
 
     def _events(self, version: str) -> str:
         """Take changes as they arrive; returns the version to continue from, or nothing if all must be listed again."""
@@ -133,36 +141,35 @@ class Following:
         pod = states.pod_of(item, self._container) if kind != "BOOKMARK" else None
         if pod is None:
             return
-        with self._changed:
+        with self._lock:
             if kind == "DELETED":
                 self._known.pop(pod.uid, None)
             else:
                 self._known[pod.uid] = pod
-            self._changed.notify_all()
+        if pod.node < len(self._logs):
+            self._turns.wake(pod.node)
 
     # -- logs ---------------------------------------------------------------------------------------------------------
 
-    def _follow(self, node: int) -> None:
+    def _follow(self, node: int) -> Generator[Wait, None, None]:
         log = self._logs[node]
         try:
-            while (pod := self._next(node, log)) is not None:
-                log.follow(pod, lambda uid=pod.uid: self._latest(uid), self._stop)  # type: ignore[misc]
+            while True:
+                if (pod := self._next(node, log)) is None:
+                    yield _IDLE_S
+                else:
+                    yield from log.follow(pod, partial(self._latest, pod.uid))
         except api.ApiError as error:
             self._fail(api.explained(error, self._cluster, "to read the pods' logs"))
         except Exception as error:  # noqa: BLE001
             self._fail(error)
 
     def _next(self, node: int, log: NodeLog) -> Pod | None:
-        """The node's oldest pod with a log that is not complete; waits for one. None if it is time to stop."""
-        while not self._stop.is_set():
-            with self._changed:
-                mine = states.by_node((pod for pod in self._known.values() if pod.node == node), node + 1)[node]
-                for pod in mine:
-                    if pod.has_log and not log.is_complete(pod):
-                        return pod
-                self._changed.wait(5.0)
-        return None
+        """The node's oldest pod with a log that is not complete."""
+        with self._lock:
+            mine = states.by_node((pod for pod in self._known.values() if pod.node == node), node + 1)[node]
+        return next((pod for pod in mine if pod.has_log and not log.is_complete(pod)), None)
 
     def _latest(self, uid: str) -> Pod | None:
-        with self._changed:
+        with self._lock:
             return self._known.get(uid)

@@ -9,29 +9,28 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
-from calendar import timegm
-from threading import Event, Lock
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from launcher.agent.protocol import encode_event
-from launcher.backends.kubernetes import api
+from launcher.backends.kubernetes import api, library
+from launcher.backends.kubernetes.position import Position
 from launcher.system import storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from pathlib import Path
+    from typing import TypeAlias
+
+    from launcher.backends.kubernetes.turns import Wait
+
+    Reading: TypeAlias = Generator[Wait, None, bool]
 
     from launcher.backends.kubernetes.states import Pod
 
-_STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d) ")
 _NO_LOG = (b"unable to retrieve container logs", b"failed to try resolving symlinks")
 """What the kubelet sends, with status 200, in place of a log that it no longer has."""
-
-_OVERLAP_S = 1.0
-_ORDER_S = 0.5
-"""Lines of stdout and stderr are stamped before they are merged: their times are out of order by less than this."""
 
 _SILENT_S = 60.0
 """Agents send something every 10 s: a connection that is silent for this long is dead."""
@@ -47,79 +46,6 @@ _LATER = (408, 429)
 
 _PAUSE_S = (0.3, 5.0)
 _SAVE_S = 1.0
-
-
-class Position:
-    """How far a log was read, by the times of its lines."""
-
-    def __init__(self, saved: dict[str, Any] | None = None) -> None:
-        self.last = float((saved or {}).get("last") or 0.0)
-        self._seen: dict[bytes, int] = {
-            key.encode(): int(count) for key, count in ((saved or {}).get("seen") or {}).items()
-        }
-        self._known: dict[bytes, int] = {}
-        self._known_until = 0.0
-        self._seconds: dict[bytes, float] = {}
-
-    def to_json(self) -> dict[str, Any]:
-        """The state from which another process can continue."""
-        return {"last": self.last, "seen": {key.decode(): count for key, count in self._seen.items()}}
-
-    def since(self) -> str | None:
-        """The time to request the log from, or None for all of it; what arrives then is compared with known lines."""
-        self._known, self._known_until = dict(self._seen), self.last
-        if not self.last:
-            return None
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.last - _OVERLAP_S))
-
-    def take(self, lines: list[bytes]) -> list[bytes]:
-        """The new lines, without their times."""
-        new = []
-        for line in lines:
-            match = _STAMP.match(line)
-            if match is None:
-                if line:  # a message of the kubelet itself
-                    new.append(line)
-                continue
-            when = self._second(match[1] + match[3]) + float(match[2] or 0)
-            stamp = match[0]
-            if self._known_until and when <= self._known_until and self._is_known(stamp, when):
-                continue
-            self._seen[stamp] = self._seen.get(stamp, 0) + 1
-            self.last = max(self.last, when)
-            new.append(line[match.end() :])
-        self._forget()
-        return new
-
-    def _is_known(self, stamp: bytes, when: float) -> bool:
-        if self._known.get(stamp, 0) > 0:
-            self._known[stamp] -= 1
-            return True
-        return when < self._known_until - _ORDER_S
-
-    def _forget(self) -> None:
-        """Keep only the times of the last seconds."""
-        if len(self._seconds) > 4:
-            old = self.last - _OVERLAP_S - 1.0
-            self._seconds = {key: when for key, when in self._seconds.items() if when >= old}
-            self._seen = {key: count for key, count in self._seen.items() if key[:19] + _zone(key) in self._seconds}
-
-    def _second(self, key: bytes) -> float:
-        """Unix seconds of a time without its fraction."""
-        if key not in self._seconds:
-            text = key.decode("ascii")
-            offset = (
-                0
-                if text[19] == "Z"
-                else (-1 if text[19] == "-" else 1) * (int(text[20:22]) * 60 + int(text[23:25])) * 60
-            )
-            self._seconds[key] = float(timegm(time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S")) - offset)
-        return self._seconds[key]
-
-
-def _zone(stamp: bytes) -> bytes:
-    match = _STAMP.match(stamp)
-    return match[3] if match else b""
 
 
 class _Stream:
@@ -183,16 +109,19 @@ class NodeLog:
             if error.status == 404:
                 self._lost(pod)
 
-    def follow(self, pod: Pod, latest: Callable[[], Pod | None], stop: Event) -> None:
-        """Fetch the pod's log until it ends, or `stop`; `latest` returns the pod's current state. Raises `ApiError`."""
+    def follow(self, pod: Pod, latest: Callable[[], Pod | None]) -> Generator[Wait, None, None]:
+        """Fetch the pod's log until it ends; yields what it waits for. Raises `ApiError`.
+
+        `latest` returns the pod's current state.
+        """
         pause = _PAUSE_S[0]
         refused_until: float | None = None
-        while not stop.is_set() and not self.is_complete(pod):
+        while not self.is_complete(pod):
             now = latest()
             ended = now is None or now.ended  # before reading: a log read after the end is complete
             before = self._stream.size
             try:
-                if self.fetch(pod, follow=not ended, ended=ended) and ended:
+                if (yield from self._fetch(pod, follow=not ended, ended=ended)) and ended:
                     self._finish(pod)
                     return
             except api.ApiError as error:
@@ -209,10 +138,18 @@ class NodeLog:
             else:
                 refused_until = None
             pause = _PAUSE_S[0] if self._stream.size > before else min(pause * 1.5, _PAUSE_S[1])
-            stop.wait(pause)
+            yield pause
 
     def fetch(self, pod: Pod, *, follow: bool, ended: bool) -> bool:
         """Read new lines, with `follow` also later ones; returns whether it reached the end. `ended`: no more come."""
+        reading = self._fetch(pod, follow=follow, ended=ended)
+        while True:
+            try:
+                next(reading)  # what it waits for, the next read waits for, too
+            except StopIteration as done:
+                return bool(done.value)
+
+    def _fetch(self, pod: Pod, *, follow: bool, ended: bool) -> Reading:
         if pod.uid != self._uid:
             self._leave()
             self._uid, self._position = pod.uid, Position()
@@ -222,7 +159,12 @@ class NodeLog:
         path = f"/api/v1/namespaces/{self._cluster.namespace}/pods/{pod.name}/log"
         response = self._cluster.open(path, query, silent_s=_SILENT_S if follow else _ANSWER_S)
         try:
-            for lines in api.blocks(response, cut=ended):
+            blocks = api.blocks(response, cut=ended)
+            while True:
+                if follow:
+                    yield 0.0 if library.is_ahead(response) else response
+                if (lines := next(blocks, None)) is None:
+                    break
                 with self._lock:
                     if self._closed:
                         return False

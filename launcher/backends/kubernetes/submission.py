@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.backends._writing import new_key
-from launcher.backends.kubernetes import api, objects, rights, states, ttl, unused_gpus
+from launcher.backends.kubernetes import api, objects, rights, ttl, unused_gpus
 from launcher.backends.kubernetes.pod import RUN_LABEL, labels
 from launcher.errors import BackendUnavailableError
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from launcher.backends.kubernetes.objects import Manifest
     from launcher.backends.kubernetes.options import KubernetesOptions
     from launcher.backends.kubernetes.plan import KubernetesPlan
-    from launcher.results.run import ClusterRun, State
 
 _DOING = "to create the run"
 _TRIES = 4
@@ -64,38 +63,6 @@ def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, begin:
         told.in_part = asked and isinstance(error, api.UnreachableError)  # the object may still appear later
         raise told from error
     return owner
-
-
-def runs(cluster: Cluster, opts: KubernetesOptions) -> list[ClusterRun]:
-    """All runs of that kind in the namespace, the oldest first."""
-    try:
-        ttl.sweep(cluster, opts)
-        listed = ttl.listed(cluster, opts.kind)
-    except (api.ApiError, api.UnreachableError) as error:
-        raise api.explained(error, cluster, "to list runs") from error
-    found: list[ClusterRun] = []
-    for item in listed:
-        meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
-        if meta["name"].rpartition("-files-")[0]:
-            continue  # for bare pods, the first ConfigMap stands for the run
-        end = states.finished(item)
-        state: State = "pending" if spec.get("suspend") or not status.get("ready", 1) else "running"
-        if end is not None:
-            state = "failed" if end["type"] in ("Failed", "FailureTarget") else "success"
-        nodes = str(spec.get("completions") or "")
-        created = states.timestamp(meta["creationTimestamp"])
-        about: ClusterRun = {
-            "run": meta["labels"][RUN_LABEL],
-            "state": state,
-            "nodes": nodes,
-            "created": created,
-            "user": None,
-            "job_id": meta["name"],
-            "hosts": [],
-            "command": [],
-        }
-        found.append(about)
-    return sorted(found, key=lambda run: run["created"])
 
 
 def ask(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> list[str]:

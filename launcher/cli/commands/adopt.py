@@ -25,7 +25,9 @@ def adopt(  # noqa: PLR0917 - typer's
     remote_dir: Annotated[
         Optional[str], flag(metavar="DIR", help="The directory on the hosts that it was started with.")
     ] = None,
-    on: Annotated[Optional[str], flag("--on", metavar="NAME", help="The cluster, by its name in the settings.")] = None,
+    on: Annotated[
+        Optional[str], flag("--on", metavar="NAME", help="The cluster, by its name in the settings, or the backend.")
+    ] = None,
     fmt: OutputOption = None,
 ) -> None:
     """Take over a run that was started elsewhere: status, logs, attach, cancel and requeue then work here.

@@ -1,0 +1,117 @@
+"""What the object that owns a run says about it, for users who have not started it: written at submission, in JSON."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from launcher.system import numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.backends.kubernetes.objects import Manifest
+    from launcher.spec import JobSpec
+
+NOTE = "distlaunch/about"
+"""The annotation."""
+
+_COMMAND_BYTES = 64 * 1024
+"""An object's annotations may have 256 KiB."""
+
+_MANY_NODES = 100_000
+
+
+class About(TypedDict):
+    """What the objects themselves do not say, or only in the terms of their kind."""
+
+    kind: str
+    """The value of `--kind`."""
+
+    command: list[str]
+    """Script, module or program, then its arguments; the last ones are missing if they are very long."""
+
+    cwd: str
+    nodes: int
+    """The largest number of nodes."""
+
+    min_nodes: int
+    workers: int
+    """Per node."""
+
+    grace_s: float
+    python: str
+    """The interpreter in the pods."""
+
+    user: str
+    """Who started it, by the name on that host."""
+
+
+def note(spec: JobSpec, kind: str, workers: int, python: str) -> dict[str, str]:
+    """The annotation for a run that is about to be submitted."""
+    command, size = [], 0
+    for word in spec.command:
+        size += len(json.dumps(word)) + 2
+        if size > _COMMAND_BYTES:
+            break
+        command.append(word)
+    about: About = {
+        "kind": kind,
+        "command": command,
+        "cwd": spec.cwd,
+        "nodes": spec.nodes.max,
+        "min_nodes": spec.nodes.min,
+        "workers": workers,
+        "grace_s": spec.grace_s,
+        "python": python,
+        "user": _user(),
+    }
+    return {NOTE: json.dumps(about)}
+
+
+def add(objects: list[Manifest], told: Mapping[str, str]) -> None:
+    """Annotate the object that owns the others: the first one of bare pods, else the last one."""
+    owner = objects[0] if objects[-1]["kind"] == "Pod" else objects[-1]
+    owner["metadata"].setdefault("annotations", {}).update(told)
+
+
+def read(item: Manifest) -> About | None:
+    """What an object's annotation says; None without one. `ValueError` if it is wrong, as anyone can write one."""
+    text = (item["metadata"].get("annotations") or {}).get(NOTE)
+    if text is None:
+        return None
+    try:
+        found = numbers.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if wrong := _misfit(found):
+        raise ValueError(wrong)
+    about: About = found
+    return about
+
+
+def _misfit(found: Any) -> str:
+    """What is wrong with the content of an annotation; empty if nothing is."""
+    if not isinstance(found, dict):
+        return "it is not an object"
+    for name in ("kind", "cwd", "python", "user"):
+        if not isinstance(found.get(name), str) or "\0" in found[name]:
+            return f"{name} is {str(found.get(name))[:40]!r}"
+    command = found.get("command")
+    if not isinstance(command, list) or not command or not all(isinstance(word, str) for word in command):
+        return "command is not a list of words"
+    for name in ("nodes", "min_nodes", "workers"):
+        if type(found.get(name)) is not int:
+            return f"{name} is {str(found.get(name))[:40]!r}"
+    if not 0 < found["min_nodes"] <= found["nodes"] <= _MANY_NODES or found["workers"] < 1:
+        return f"{found['min_nodes']} to {found['nodes']} nodes of {found['workers']} workers"
+    return "" if numbers.is_time(found.get("grace_s")) else f"grace_s is {str(found.get('grace_s'))[:40]!r}"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user may have no name
+        return str(os.getuid())

@@ -1,0 +1,126 @@
+"""The client library without what a command does not need: time to import, and memory for each connection."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import ssl
+import sys
+from functools import cache
+from types import ModuleType
+from typing import Any, NamedTuple
+
+_PACKAGES = ("kubernetes", "kubernetes.utils", "kubernetes.client")
+_LATER = ("oauthlib", "oauthlib.oauth2", "requests_oauthlib")
+
+
+class Library(NamedTuple):
+    """What we use of it."""
+
+    kube_config: Any
+    """The module that reads kubeconfigs."""
+
+    in_cluster: Any
+    """Reads the account of a pod."""
+
+    configuration: Any
+    rest: Any
+
+
+@cache
+def load() -> Library:
+    """Import what we use. Raises `ImportError` without the library.
+
+    Its packages import all of their modules, also unused ones (models, dynamic clients): half a second of CPU, and
+    20 MB. They are empty here, and a program that imports them later gets them whole.
+    """
+    known = {name: sys.modules.get(name) for name in (*_PACKAGES, *_LATER)}
+    ours = [name for name, module in known.items() if module is None]
+    if importlib.util.find_spec("kubernetes") is None:
+        raise ImportError("kubernetes")
+    try:
+        for name in ours:
+            sys.modules[name] = _bare(name)
+        from kubernetes.client.configuration import Configuration
+
+        if "kubernetes.client" in ours:
+            vars(sys.modules["kubernetes.client"]).update(ApiClient=_api_client, Configuration=Configuration)
+        from kubernetes.client.rest import RESTClientObject
+        from kubernetes.config import kube_config
+        from kubernetes.config.incluster_config import load_incluster_config
+    finally:
+        for name in ours:
+            sys.modules.pop(name, None)
+    return Library(kube_config, load_incluster_config, Configuration, RESTClientObject)
+
+
+def _bare(name: str) -> ModuleType:
+    """A module that stands for one of the library's packages, or for one that it needs only for an OIDC login."""
+    if name in _LATER:
+        module = ModuleType(name)
+        vars(module)["__getattr__"] = lambda attribute: _when_used(name, attribute)
+        return module
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        raise ImportError(name)
+    return importlib.util.module_from_spec(spec)
+
+
+def _when_used(name: str, attribute: str) -> Any:
+    """A submodule, imported now; the class that is imported by name is, when it is called."""
+    if attribute.startswith("__"):
+        raise AttributeError(attribute)
+    return _session if attribute == "OAuth2Session" else importlib.import_module(f"{name}.{attribute}")
+
+
+def _session(*args: Any, **more: Any) -> Any:
+    return importlib.import_module("requests_oauthlib").OAuth2Session(*args, **more)
+
+
+def _api_client(*args: Any, **more: Any) -> Any:
+    """The library's client, which it needs only to renew an OIDC login."""
+    from kubernetes.client.api_client import ApiClient
+
+    return ApiClient(*args, **more)
+
+
+def share_context(settings: dict[str, Any]) -> None:
+    """Give all connections of a pool one TLS context: urllib3 makes one for each, with all certificates, of 30 kB."""
+    from urllib3.util.ssl_ import create_urllib3_context
+
+    context = create_urllib3_context(cert_reqs=settings["cert_reqs"])
+    ours = {name: settings[name] for name in ("ca_certs", "ca_cert_data", "cert_file", "key_file") if name in settings}
+    try:
+        if ours.get("ca_certs") or ours.get("ca_cert_data"):
+            context.load_verify_locations(ours.get("ca_certs"), cadata=ours.get("ca_cert_data"))
+        else:
+            context.load_default_certs()
+        if ours.get("cert_file"):
+            context.load_cert_chain(ours["cert_file"], ours.get("key_file"))
+    except OSError:
+        return  # connections report it
+    for name in ours:
+        del settings[name]
+    settings["ssl_context"] = context
+
+
+def is_ahead(response: Any) -> bool:
+    """Whether a read of an open response returns at once, though its socket may show nothing to read."""
+    reader = response._fp.fp
+    if reader is None:
+        return True
+    sock = reader.raw._sock
+    is_tls = isinstance(sock, ssl.SSLSocket)
+    limit = sock.gettimeout()
+    sock.settimeout(0.0)
+    try:
+        received = reader.peek(1)
+    except (BlockingIOError, ssl.SSLWantReadError):
+        return False
+    except OSError:
+        return True  # the next read raises it
+    finally:
+        sock.settimeout(limit)
+    if received in (b"\r", b"\r\n"):  # the end of a chunk that was read: a read waits for the next one
+        return is_tls and sock.pending() > 0
+    return bool(received) or is_tls  # without TLS, the socket shows the end

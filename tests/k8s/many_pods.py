@@ -1,0 +1,162 @@
+"""An API server in one process, with one run of many pods that print: to see what it costs to follow them.
+
+    python -m tests.k8s.many_pods DIRECTORY PODS LINES [SILENT]
+
+It prints the path of a kubeconfig. Each pod prints its lines, ten a second, and ends; the first SILENT ones
+print one and wait. Each connection to a log breaks
+off once, in the middle. Connections use TLS, as those to a real one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from launcher.agent.protocol import encode_event
+
+RUN = "many-20261120-140000-abcd"
+_EVERY_S = 0.1
+
+
+def line(node: int, number: int) -> str:
+    """The text of one line of a rank."""
+    return f"rank {node} line {number}"
+
+
+class Server:
+    """Answers GET requests about the run."""
+
+    def __init__(self, pods: int, lines: int, silent: int) -> None:
+        self._pods, self._lines, self._silent = pods, lines, silent
+        self._start = time.time()
+        self._broken: set[int] = set()
+
+    @property
+    def _over(self) -> bool:
+        return time.time() > self._start + self._lines * _EVERY_S
+
+    def _log(self, node: int) -> list[tuple[float, bytes]]:
+        """The lines of a pod with their times."""
+        started = encode_event("agent_started", node, version=1, run=RUN, host=f"h{node}", pid=1, start_ticks=1)
+        done = encode_event("done", node, result="success", exit_code=0, cause=None, restarts=0, duration_s=1.0)
+        printed = [
+            (self._start + number * _EVERY_S, f"{node}.{node}| {line(node, number)}\n".encode())
+            for number in range(1 if node < self._silent else self._lines)
+        ]
+        return [(self._start, started), *printed, (self._start + self._lines * _EVERY_S, done)]
+
+    def _pod(self, node: int) -> dict[str, Any]:
+        state: dict[str, Any] = (
+            {"terminated": {"exitCode": 0, "reason": "Completed"}} if self._over else {"running": {}}
+        )
+        labels = {"distlaunch/run": RUN, "batch.kubernetes.io/job-completion-index": str(node)}
+        meta = {"name": f"{RUN}-{node}-abcde", "uid": f"u{node}", "creationTimestamp": "2026-11-20T14:00:00Z"}
+        status = {
+            "phase": "Succeeded" if self._over else "Running",
+            "containerStatuses": [{"name": "node", "state": state}],
+        }
+        own = {"labels": labels, "resourceVersion": "2" if self._over else "1"}
+        return {"metadata": {**meta, **own}, "spec": {"nodeName": f"h{node}"}, "status": status}
+
+    def _job(self) -> dict[str, Any]:
+        about = {"kind": "job", "command": ["x.py"], "cwd": "/", "nodes": self._pods, "min_nodes": self._pods}
+        about |= {"workers": 1, "grace_s": 1.0, "python": "python3", "user": "ada"}
+        meta = {"name": RUN, "uid": "u", "labels": {"distlaunch/run": RUN}, "creationTimestamp": "2026-11-20T14:00:00Z"}
+        ends = [{"type": "Complete", "status": "True"}] if self._over else []
+        noted = {"annotations": {"distlaunch/about": json.dumps(about)}}
+        return {"metadata": {**meta, **noted}, "spec": {}, "status": {"conditions": ends}}
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection."""
+        try:
+            while request := (await reader.readuntil(b"\r\n\r\n")).decode():
+                url = urlsplit(request.split(" ")[1])
+                query = {key: values[0] for key, values in parse_qs(url.query).items()}
+                if url.path.endswith("/log"):
+                    node = int(url.path.split("/")[-2].split("-")[-2])
+                    await self._stream(writer, self._lines_of(node, query))
+                elif "watch" in query:
+                    await self._stream(writer, self._changes())
+                else:
+                    body = json.dumps(self._value(url.path.rpartition("/")[2])).encode()
+                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+                    await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    def _value(self, name: str) -> dict[str, Any]:
+        items: list[dict[str, Any]] = []
+        if name == "apis":
+            return {"groups": [{"name": "batch"}]}
+        if name == RUN:
+            return self._job()
+        if name == "jobs":
+            items = [self._job()]
+        if name == "pods":
+            items = [self._pod(node) for node in range(self._pods)]
+        return {"metadata": {"resourceVersion": "1"}, "items": items}
+
+    async def _stream(self, writer: asyncio.StreamWriter, pieces: Any) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await writer.drain()
+        async for piece in pieces:
+            writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+            await writer.drain()
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+
+    async def _lines_of(self, node: int, query: dict[str, str]) -> Any:
+        for number, (when, text) in enumerate(self._log(node)):
+            if "follow" in query:
+                await asyncio.sleep(max(0.0, when - time.time()))
+            elif when > time.time():
+                return
+            if number == self._lines // 2 and node not in self._broken:
+                self._broken.add(node)
+                raise ConnectionError
+            fraction = f"{when % 1:.9f}"[1:]
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(when)) + fraction
+            if stamp >= query.get("sinceTime", "")[:19]:
+                yield f"{stamp}Z ".encode() + text
+
+    async def _changes(self) -> Any:
+        while not self._over:
+            await asyncio.sleep(_EVERY_S)
+        for node in range(self._pods):
+            yield json.dumps({"type": "MODIFIED", "object": self._pod(node)}).encode() + b"\n"
+        await asyncio.sleep(600)
+
+
+async def serve(directory: Path, pods: int, lines: int, silent: int = 0) -> None:
+    """Serve until killed."""
+    key, cert = directory / "key.pem", directory / "cert.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(cert)]
+    names = ["-days", "2", "-subj", "/CN=many", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*made, *names], check=True, capture_output=True, timeout=60)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    server = await asyncio.start_server(Server(pods, lines, silent).answer, "127.0.0.1", 0, ssl=context, backlog=1024)
+    where = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    config = {
+        "clusters": [{"name": "c", "cluster": {"server": where, "certificate-authority": str(cert)}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "current-context": "c",
+    }
+    (directory / "many.kubeconfig").write_text(json.dumps(config))
+    print(directory / "many.kubeconfig", flush=True)
+    async with server:
+        await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Path(sys.argv[1]), *map(int, sys.argv[2:])))
