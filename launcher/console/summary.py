@@ -106,7 +106,7 @@ def closing(run: Run, state: RunState, took_s: float) -> list[str]:
         lines += [f"  {line}" for line in cause_lines(state["cause"], run)]
     lines += [f"  {line}" for line in lost_lines([(node["node"], node["lines_lost"]) for node in state["nodes"]])]
     if run.output_dir not in (None, run.cwd) and state["nodes"]:
-        lines.append(f"  files: {run.output_dir} on {state['nodes'][0]['host']}")
+        lines.append(f"  outputs: {run.output_dir} on {state['nodes'][0]['host']}")
     lines.append(f"  logs: distlaunch logs {run.id}   directory: {run.path}")
     return lines
 

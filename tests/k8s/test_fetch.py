@@ -86,7 +86,7 @@ def test_what_pods_write_to_a_volume_is_there_for_the_next_launch(pods: User) ->
     assert where.endswith("/work")
     assert "one epoch 0 True" in first.stderr
     assert "two epoch 1 True" in second.stdout, second.stderr
-    assert f"files: {where} on " in second.stderr
+    assert f"outputs: {where} on " in second.stderr
     assert "lost with their pods" not in second.stderr
     assert "two epoch 0 True" in lost.stdout
     assert lost.stderr.count("lost with their pods: --fetch PATTERN, or --volume") == 1

@@ -37,7 +37,7 @@ def plan(options: AnsibleOptions, spec: JobSpec, run_dir: Path) -> AnsiblePlan:
     wanted = _wanted(options, spec, found)
     chosen = found if options.partial else found[: wanted + options.spares]
     files, command = _files(options, spec, run_dir.parent)
-    workers = None if spec.workers_per_node == "auto" else spec.workers_per_node
+    workers = _workers(spec)
     least = wanted if spec.all_nodes else spec.nodes.min
     variables: dict[str, Any] = {
         "distlaunch_run": run_dir.name,
@@ -47,7 +47,6 @@ def plan(options: AnsibleOptions, spec: JobSpec, run_dir: Path) -> AnsiblePlan:
         **lease_mode(options),
         **common(options, spec.cwd),
         **_of_files(files, spec.cwd),
-        **({"distlaunch_workers": workers} if workers else {}),
         "distlaunch_secrets": list(spec.secrets),
         **_of_python(options, spec),
     }
@@ -73,12 +72,17 @@ def plan(options: AnsibleOptions, spec: JobSpec, run_dir: Path) -> AnsiblePlan:
     )
 
 
+def _workers(spec: JobSpec) -> int | None:
+    return None if spec.workers_per_node == "auto" else spec.workers_per_node
+
+
 def _of_python(options: AnsibleOptions, spec: JobSpec) -> dict[str, Any]:
-    """Variables about the hosts' Python, which runs no workers if they are in a container."""
+    """Variables about the workers, and the hosts' Python, which runs none of them if they are in a container."""
+    found = {"distlaunch_workers": workers} if (workers := _workers(spec)) else {}
     if options.container_image:
-        return {"distlaunch_torch": False}
+        return {**found, "distlaunch_torch": False}
     torch = spec.nodes.elastic or Program(list(spec.command), spec.kind, spec.cwd).wants_torch() == SURELY
-    return {"distlaunch_torch": torch, **({"distlaunch_python": spec.python} if spec.python else {})}
+    return {**found, "distlaunch_torch": torch, **({"distlaunch_python": spec.python} if spec.python else {})}
 
 
 def _container(options: AnsibleOptions, spec: JobSpec) -> dict[str, Any] | None:
