@@ -18,16 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import launcher
-from launcher.agent.failures import Failure
 from launcher.errors import LaunchError, StorageError
-from launcher.results import run as results
 from launcher.runs.sources import JOB_OUTPUT
 from launcher.system import numbers, storage, trust
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from launcher.results.run import Cause, RunState
     from launcher.runs.handle import Handle
     from launcher.runs.sources import Source
 
@@ -252,19 +249,6 @@ def _cancel_notes(run: Run) -> list[Path]:
 def finish(run: Run, result: Mapping[str, Any]) -> bool:
     """Record the final outcome, unless another process has. Returns whether it was recorded."""
     return storage.write_once(run.path / "result.json", storage.encode_json(dict(result)))
-
-
-def unsubmitted(state: str, error: BaseException | None = None) -> RunState:
-    """The outcome of a run of which nothing was sent, or nothing is left."""
-    message = "cancelled before it was submitted" if state == Failure.CANCELLED else str(error)
-    kind = Failure.CANCELLED if state == Failure.CANCELLED else Failure.SUBMISSION
-    exit_code = getattr(error, "exit_code", 4) if kind.about.exit_code is None else kind.about.exit_code
-    cause: Cause = {"class": kind, "message": message, "may_come_back": kind.about.may_come_back}
-    return {
-        **results.nothing(Failure.CANCELLED if state == Failure.CANCELLED else "failed"),
-        "exit_code": exit_code,
-        "cause": cause,
-    }
 
 
 def start_again(run: Run, handle: Handle, attempt: int) -> Run:

@@ -54,7 +54,7 @@ def _end(found: Run, *, force: bool) -> Run:
         if former := records.as_before(found):
             records.give_back(former)
             return former
-        records.finish(found, records.unsubmitted(Failure.CANCELLED))
+        records.finish(found, results.unsubmitted(Failure.CANCELLED))
         return found
     if not found.submitted and sent.whole_path == sent.path:
         sent = records.record_handle(sent, sent.handle)
