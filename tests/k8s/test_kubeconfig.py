@@ -147,3 +147,15 @@ def test_a_run_that_was_started_in_a_pod_is_not_looked_for_in_another_cluster(
 
     with pytest.raises(BackendUnavailableError, match="in a pod of its cluster, and this is not a pod"):
         _ = RunWatch(handle).cluster
+
+
+def test_an_account_of_a_pod_that_cannot_be_used_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "token").write_text("t")
+    monkeypatch.setattr(api, "_ACCOUNT", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "")
+
+    with pytest.raises(BackendUnavailableError, match="the account of this pod cannot be used: Service host/port"):
+        api.connect("", "", "")

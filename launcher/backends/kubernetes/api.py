@@ -202,7 +202,11 @@ def _connect(paths: list[str], context: str, namespace: str, lost: str = "") -> 
     if paths:
         found, context = kubeconfig.load(kubernetes.kube_config, paths, context, configuration)
     elif os.path.exists(f"{_ACCOUNT}/token"):
-        kubernetes.in_cluster(client_configuration=configuration)
+        try:
+            kubernetes.in_cluster(client_configuration=configuration)
+        except Exception as error:
+            why = f"the account of this pod cannot be used: {login.plain(error)}"
+            raise BackendUnavailableError(why, hint="give a kubeconfig: --kubeconfig FILE") from error
         found = _read(f"{_ACCOUNT}/namespace")
     elif lost:
         raise BackendUnavailableError(f"{lost}, and this is not a pod", hint="run this command in such a pod")
