@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from launcher import output
 from launcher.cli.parameters import OnOption, OutputOption, RunArgument, flag
-from launcher.console import live_line, summary, tables
+from launcher.console import live_line, node_table, summary, tables
 from launcher.errors import RunContinuesError
 from launcher.service import finding, listing, observe
 
@@ -21,6 +21,7 @@ def status(
     exit_code: Annotated[
         bool, flag("--exit-code", help="Exit with the run's exit code; 5 if it has not ended.")
     ] = False,
+    whole: Annotated[bool, flag("--all", help="Print all nodes, also of a run with more than 32.")] = False,
     on: OnOption = None,
     fmt: OutputOption = None,
 ) -> int:
@@ -32,7 +33,7 @@ def status(
     found = finding.find(observe.directory(fmt), run, on)
     with live_line.waiting(f"asking {found.backend} for {found.id}"):
         state = observe.state_of(found)
-    output.result(listing.whole(found, state), *_lines(found, state))
+    output.result(listing.whole(found, state), *_lines(found, state, whole=whole))
     code = state["exit_code"]
     return (RunContinuesError.exit_code if code is None else code) if exit_code else 0
 
@@ -45,7 +46,7 @@ def _when(created: float) -> str:
     )
 
 
-def _lines(run: Run, state: RunState) -> list[str]:
+def _lines(run: Run, state: RunState, *, whole: bool) -> list[str]:
     detail = f" ({state['detail']})" if state.get("detail") else ""
     lines = [
         f"run      {run.id}",
@@ -69,18 +70,4 @@ def _lines(run: Run, state: RunState) -> list[str]:
         each = [(task["run"], task["state"], summary.duration_or_none(task.get("duration_s"))) for task in tasks]
         lines += ["", *tables.table(("TASK", "STATE", "TOOK"), each).splitlines()]
     nodes = [node for node in state.get("nodes") or () if isinstance(node, dict)]
-    if nodes:
-        rows = [
-            (
-                node.get("node"),
-                node.get("host"),
-                summary.ranks_text(tuple(node.get("ranks") or ())),
-                node.get("workers"),
-                node.get("result") or node.get("stopping") or None,
-                summary.age(node.get("last_seen")),
-            )
-            for node in nodes
-        ]
-        lines += ["", *tables.table(("NODE", "HOST", "RANKS", "RUNNING", "RESULT", "LAST SEEN"), rows).splitlines()]
-        lines += summary.lost_lines([(node.get("node"), node.get("lines_lost")) for node in nodes])
-    return lines
+    return lines + node_table.lines(nodes, whole=whole)

@@ -1,0 +1,80 @@
+"""The nodes of a run as a table; of many nodes, how many there are of each kind, and those that are odd."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from launcher.console import summary, tables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_MANY = 32
+"""From more nodes than this, only a summary is printed."""
+
+_SHOWN = 20
+_LATE_S = 30.0
+"""Agents send something every 10 s. What arrives this much later than from other nodes is late."""
+
+_FINE = ("running", "success")
+_WORST = ("failed", "timeout", "lost", "preempted", "cancelled", "late", "stopping", "starting", "waiting")
+
+
+def lines(nodes: Sequence[Mapping[str, Any]], *, whole: bool) -> list[str]:
+    """The nodes of a `RunState`; `whole`: the whole table, however many there are."""
+    lost = summary.lost_lines([(node.get("node"), node.get("lines_lost")) for node in nodes])
+    if whole or len(nodes) <= _MANY:
+        return ["", *_table(nodes), *lost] if nodes else []
+    newest = max((node.get("last_seen") or 0.0 for node in nodes), default=0.0)
+    words = [_word(node, newest) for node in nodes]
+    counts = Counter(words)
+    told = ", ".join(f"{counts[word]} {word}" for word in sorted(counts, key=_rank))
+    odd = [
+        (_rank(word), node)
+        for word, node in zip(words, nodes, strict=True)
+        if word not in _FINE and (counts[word] < len(nodes) or node.get("cause"))
+    ]
+    shown = [node for _, node in sorted(odd, key=lambda item: item[0])][:_SHOWN]
+    found = ["", f"nodes    {told}"]
+    found += ["", *_table(shown, [_word(node, newest) for node in shown])] if shown else []
+    left = len(odd) - len(shown)
+    more = f"{left} more like these; all" if left else "all"
+    return [*found, f"({more} {len(nodes)} nodes: distlaunch status --all)", *lost]
+
+
+def _word(node: Mapping[str, Any], newest: float) -> str:
+    """What a node does, in one word."""
+    if node.get("result"):
+        return str(node["result"])
+    if node.get("cause"):
+        return "failed"
+    if node.get("stopping"):
+        return "stopping"
+    if node.get("started") is None:
+        return "waiting"
+    if (node.get("last_seen") or 0.0) < newest - _LATE_S:
+        return "late"
+    return "starting" if node.get("workers") is None else "running"
+
+
+def _rank(word: str) -> int:
+    """The order of kinds of nodes, the worst first."""
+    return _WORST.index(word) if word in _WORST else len(_WORST) + (word in _FINE)
+
+
+def _table(nodes: Sequence[Mapping[str, Any]], words: Sequence[str] = ()) -> list[str]:
+    """One row per node; `words`: its state, if the column is wanted."""
+    rows = [
+        (
+            node.get("node"),
+            node.get("host"),
+            summary.ranks_text(tuple(node.get("ranks") or ())),
+            node.get("workers"),
+            (words[number] if words else None) or node.get("result") or node.get("stopping") or None,
+            summary.age(node.get("last_seen")),
+        )
+        for number, node in enumerate(nodes)
+    ]
+    state = "STATE" if words else "RESULT"
+    return tables.table(("NODE", "HOST", "RANKS", "RUNNING", state, "LAST SEEN"), rows).splitlines()
