@@ -45,7 +45,7 @@ def test_each_index_is_a_run_of_its_own_and_ls_shows_one_that_opens(login: Login
 
 def test_ctrl_c_cancels_the_tasks_that_run_and_those_that_wait(login: Login) -> None:
     login.write("waits.py", WAITS)
-    run = login.follow("array", "--array", "0-7%2", "--nodes", "2", "--grace", "300s", "waits.py")
+    run = login.follow("array", "--gres", "none", "--array", "0-7%2", "--nodes", "2", "--grace", "300s", "waits.py")
     run.wait_for("ready", times=4)
 
     run.interrupt()

@@ -211,7 +211,7 @@ def test_a_request_that_slurm_refuses_is_one_clear_error_and_nothing_is_left_in_
     }
 
     login.write("show.py", SHOW)
-    done = login.each({" ".join(options): ("slurm", *options, "show.py") for options in refused})
+    done = login.each({" ".join(options): ("slurm", "--gres", "none", *options, "show.py") for options in refused})
 
     for options, words in refused.items():
         said = done[" ".join(options)]
