@@ -164,10 +164,6 @@ class Backend(ABC, Generic[P, H, Opts]):
         """The user's files that are sent along, if any."""
         return None
 
-    def relative_to(self, plan: P) -> str:  # noqa: ARG002 - for overrides
-        """Where relative paths of the script lie, if hosts do not see the directory here; empty if they do."""
-        return ""
-
     def marks(self, plan: P) -> tuple[str, ...]:  # noqa: ARG002 - for overrides
         """Names of texts in every directory that `write` has filled; the first one names the run."""
         return ("spec.json", "start.sh")

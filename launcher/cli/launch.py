@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from launcher import backends, output
-from launcher.cli import late_options, output_paths, parameters, spellings
+from launcher.cli import late_options, parameters, spellings
 from launcher.console import summary
 from launcher.errors import SpecError
 from launcher.service import launch as service
@@ -133,7 +133,6 @@ def launch(backend_name: str | None, values: dict[str, Any]) -> int:
         request = replace(request, ranks=ranks | {int(typed)} if typed else ranks, ranks_asked=True)
         planned = planned._replace(request=request)
     _check_ranks(planned)
-    output_paths.warn(planned)
     if request.options.dry_run or request.options.render_to:
         show_rendered(planned)
         return 0

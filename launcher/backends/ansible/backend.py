@@ -77,10 +77,6 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
         """The files that are sent to each host that lacks them."""
         return plan.snapshot
 
-    def relative_to(self, plan: AnsiblePlan) -> str:
-        """The run's own copy of the files, on each host."""
-        return f"in {self.opts.remote_dir}/runs/{plan.run_dir.name}/work on each host" if plan.snapshot else ""
-
     def render(self, plan: AnsiblePlan) -> Mapping[str, str]:
         """The directory's text files; start.sh runs them by hand."""
         return playbook.texts(plan)

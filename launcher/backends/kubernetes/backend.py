@@ -149,10 +149,6 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         """The user's files in the ConfigMaps."""
         return plan.snapshot
 
-    def relative_to(self, plan: KubernetesPlan) -> str:
-        """The pod's own directory, which is lost with it; a volume may be the place to keep results."""
-        return "" if self.opts.volume else f"in {plan.job.cwd} of each pod, which is deleted with it"
-
     def render(self, plan: KubernetesPlan) -> Mapping[str, str]:
         """One YAML file for `kubectl apply --server-side -f`; the run then needs no launcher."""
         from launcher.backends.kubernetes import manifests, submission
