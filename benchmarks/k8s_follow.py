@@ -66,6 +66,7 @@ def follow(scratch: str, kubeconfig: str, pods: int, lines: int) -> None:
         "whole": whole == wanted,
     }
     print(json.dumps(result))
+    print(f"threads to pods, ratio {threads / pods:.3f}")
 
 
 if __name__ == "__main__":

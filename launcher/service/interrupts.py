@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from launcher import output
+from launcher.system import hangup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-_HANGUP = frozenset({signal.SIGHUP})
 _STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASS_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _LEAVES = 3
@@ -48,8 +48,8 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         self._printing.__enter__()
-        if self._detaches and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-            signal.pthread_sigmask(signal.SIG_BLOCK, _HANGUP)
+        if self._detaches:
+            hangup.block()
         for number in (*_STOP, *_PASS_ON):
             before = signal.getsignal(number)
             if before != signal.SIG_IGN:
@@ -64,14 +64,14 @@ class Interrupts:
             self._printing.__exit__(kind, error, trace)
         finally:
             if self._detaches:
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANGUP)
+                hangup.unblock()
             for number, before in self._before.items():
                 signal.signal(number, before)
 
     @property
     def hung_up(self) -> bool:
         """Whether our terminal was closed and that is to detach us."""
-        return self._detaches and (self._hung_up or not _HANGUP.isdisjoint(signal.sigpending()))
+        return self._detaches and (self._hung_up or hangup.pending())
 
     def answered(self, *, cancel: bool) -> None:
         """Take note of the answer to the question that Ctrl-C asked."""

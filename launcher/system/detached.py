@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import select
-import signal
 import subprocess
 import sys
 import termios
@@ -15,10 +14,10 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from launcher.agent.system.processes import start_ticks
 from launcher.errors import CommandError
-from launcher.system import input_file, proc
+from launcher.system import hangup, input_file, proc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 _LOOK_MS = 5
@@ -114,16 +113,6 @@ def _private(path: Path) -> BinaryIO:
     return open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab")
 
 
-@contextlib.contextmanager
-def _no_signal_blocked() -> Iterator[None]:
-    """Unblock signals that we block for ourselves: a program inherits that."""
-    before = signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _spawned(
     argv: Sequence[str], *, cwd: str, env: Mapping[str, str], stdout: Path, stderr: Path, stdin: int | None
 ) -> tuple[subprocess.Popen[bytes], int]:
@@ -136,7 +125,7 @@ def _spawned(
             own = [] if stdin is None else [os.dup(stdin)]
             for fd in own:
                 stack.callback(os.close, fd)
-            stack.enter_context(_no_signal_blocked())
+            stack.enter_context(hangup.as_found())
             process = subprocess.Popen(
                 [*argv, *(word for fd in own for word in ("--stdin", str(fd)))],
                 cwd=cwd,
