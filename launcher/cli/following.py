@@ -38,21 +38,24 @@ def attach(found: Run, asked: Asked, interrupts: Interrupts) -> int:
     def follow(leaving: Leaving) -> tuple[Run, RunState]:
         return attaching.follow(found, backend, asked, leaving)
 
-    return to_end(found, backend, interrupts, follow, since=found.created)
+    return to_end(found, interrupts, follow, asks=True, since=found.created)
 
 
 def to_end(
     run: Run,
-    backend: AnyBackend,
     interrupts: Interrupts,
     follow: Callable[[Leaving], tuple[Run, RunState]],
     *,
+    asks: bool,
     since: float,
     fetching: Fetching | None = None,
 ) -> int:
-    """Call `follow`, and print how the run ended or that it continues. Returns the exit code. `since`: Unix seconds."""
+    """Call `follow`, and print how the run ended or that it continues. Returns the exit code.
+
+    `asks`: the keyboard is ours. `since`: Unix seconds.
+    """
     json_lines.begin(run)
-    typed = keys.Keys() if keys.available() and not backend.is_here else None
+    typed = keys.Keys() if asks and keys.available() else None
     try:
         run, state = follow(Leaving(interrupts, typed))
     except Detached:

@@ -201,7 +201,8 @@ def _follow(planned: service.Launch, run: Run, interrupts: Interrupts) -> int:
         ended, outcome = service_following.follow(run, request.backend, view, leaving, restarted=shown)
         return ended, outcome.to_json()
 
-    return following.to_end(run, request.backend, interrupts, follow, since=time.time(), fetching=fetching)
+    asks = not request.backend.is_here  # workers on this machine may have our stdin
+    return following.to_end(run, interrupts, follow, asks=asks, since=time.time(), fetching=fetching)
 
 
 def _follow_other(planned: service.Launch, run: Run, interrupts: Interrupts) -> int:

@@ -26,7 +26,7 @@ for count in itertools.count():
 """
 """Goes on until it gets SIGUSR1; then it fails."""
 
-GOES_ON = 5
+CONTINUES = 5
 """Exit code of a command whose run continues."""
 
 
@@ -34,7 +34,7 @@ class Desk:
     """Where a person types commands of distlaunch."""
 
     def __init__(self, cli: Cli, env: Mapping[str, str | None], cwd: Path | None = None) -> None:
-        self.cli, self._env, self._cwd = cli, dict(env), cwd
+        self.cli, self._env, self._cwd = cli, dict(env), cwd or cli.directory
 
     @contextmanager
     def type(self, *words: str) -> Iterator[Screen]:
@@ -59,7 +59,7 @@ def leaves_and_comes_back(desk: Desk, *launch: str) -> None:
         screen.until("ticks-")
         screen.until("continues")
         screen.until("to come back: distlaunch attach ticks-")
-        assert screen.end() == GOES_ON
+        assert screen.end() == CONTINUES
     assert desk.run("status", "last")[1].splitlines()[1].startswith("state    running")
 
     with desk.type("shell", "--node", "1", "last") as screen:
@@ -82,7 +82,7 @@ def leaves_and_comes_back(desk: Desk, *launch: str) -> None:
         screen.type("\x03")
         screen.until("cancel, detach or go on?")
         screen.type("d")
-        assert screen.end() == GOES_ON
+        assert screen.end() == CONTINUES
 
     with (
         desk.type("attach", "last") as closed,
@@ -92,7 +92,7 @@ def leaves_and_comes_back(desk: Desk, *launch: str) -> None:
         for screen in (closed, one, other):
             screen.until("tick ")
         closed.close()
-        assert closed.process.wait(60) == GOES_ON
+        assert closed.process.wait(60) == CONTINUES
         one.process.send_signal(signal.SIGUSR1)  # passed on to the workers
         for screen in (one, other):
             screen.until("failed after")
@@ -135,7 +135,7 @@ def is_disconnected_while_it_starts(
                 screen.wait(partial(_begun, desk, before, screen), "begin")
             screen.close()
             code = screen.process.wait(120)
-            assert code in (GOES_ON, -signal.SIGHUP), f"part {part} ended with {code}: {screen.said}"
+            assert code in (CONTINUES, -signal.SIGHUP), f"part {part} ended with {code}: {screen.said}"
         new = set(_runs(desk)) - before
         before |= new
         assert len(new) <= 1

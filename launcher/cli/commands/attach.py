@@ -29,5 +29,5 @@ def attach(  # noqa: PLR0917 - one per option
     directory = observe.directory(fmt, lines=True)
     asked = attaching.options(log_ranks, on_hangup, tail)
     found = attaching.submitted(finding.find(directory, run, on))
-    with following.interrupts(asked.on_hangup, observe.backend_of(found)) as interrupts:
+    with following.interrupts(asked.on_hangup or "detach", observe.backend_of(found)) as interrupts:
         return following.attach(found, asked, interrupts)
