@@ -55,7 +55,9 @@ class Preload:
 
     def run(self, *, forks: bool) -> None:
         """Import the modules, and report which torch was found. `forks`: whether workers are forked."""
-        setup, with_torch = self._setup, self._setup.message["preload"]
+        setup, with_torch = self._setup, list(self._setup.message["preload"])
+        if (setup.message["workers"] > 1 or setup.job["max_nodes"] > 1) and setup.program.uses_ddp():
+            with_torch.append("torch._dynamo")
         extra = [*(setup.job["preload"] or []), *setup.program.preloads()]
         self.more = bool(extra)
         wants_torch = setup.elastic or (forks and self._imports_torch_ahead())

@@ -14,6 +14,9 @@ from .guess import MAYBE, NO
 
 _PRELOAD = re.compile(rb"^# distlaunch: preload ([\w., ]+?) *$", re.MULTILINE)
 
+_DDP = re.compile(rb"\bDistributedDataParallel\b")
+_OF_DYNAMO = re.compile(rb"\bTORCH(DYNAMO|INDUCTOR|_LOGS|_COMPILE|_TRACE)")
+
 
 class Program:
     """What the workers run, prepared once by the fork server."""
@@ -48,6 +51,14 @@ class Program:
             return []
         named = _PRELOAD.findall(self._text())
         return [name.strip().decode() for names in named for name in names.split(b",")]
+
+    def uses_ddp(self) -> bool:
+        """Whether the script names DistributedDataParallel, which imports torch._dynamo, as long as torch itself.
+
+        Not if it names a variable that torch._dynamo reads when it is imported: the script may set that later.
+        """
+        text = self._text() if self.kind == "script" else b""
+        return _DDP.search(text) is not None and _OF_DYNAMO.search(text) is None
 
     def wants_torch(self) -> int:
         """Whether the workers will import torch: NO, MAYBE or SURELY. A wrong guess only costs time."""
