@@ -47,6 +47,7 @@ def adopt(cluster: Cluster, opts: KubernetesOptions, text: str, runs_root: Path)
             "nodes": nodes,
             "min_nodes": told["min_nodes"],
             "grace_s": told["grace_s"],
+            "has_queue": True,
             "may_start_again": owner.kind in STARTS_AGAIN,
         },
         handle=_handle(cluster, opts, owner, told, path),
