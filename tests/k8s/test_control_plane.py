@@ -240,4 +240,4 @@ def test_the_number_of_calls_does_not_depend_on_the_number_of_nodes(user: User, 
         assert [request.partition("/namespaces/")[2] for request in proxy.requests] == [f"{user.namespace}/pods"]
 
     assert calls[0] == calls[1]
-    assert len(calls[0]) == 8
+    assert len(calls[0]) == 9

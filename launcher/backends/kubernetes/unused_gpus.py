@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from launcher.backends.kubernetes.options import KubernetesOptions
     from launcher.backends.kubernetes.plan import KubernetesPlan
 
-_NODES = 500
-"""At most so many nodes are looked at."""
+_NODES = 50
+"""At most so many nodes are looked at: each takes tens of kilobytes."""
 
 
 def warn(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> None:
