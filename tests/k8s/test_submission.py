@@ -119,7 +119,7 @@ def test_the_api_server_is_asked_before_anything_is_created(user: User) -> None:
     bad = user("k8s", "--dry-run", "--server-dry-run", "--patch", "invalid.yaml", "x.py")
 
     assert good.exit_code == 0, good.stderr
-    assert good.stdout.count("--dry-run=server") == 1  # the script's own argument
+    assert good.stdout.count("--dry-run=server") == 2  # the script's own argument: in the spec, and for `adopt`
     assert bad.exit_code == 2
     assert "must be greater than or equal to 0" in bad.stderr
     assert user.left() == []

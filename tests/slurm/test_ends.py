@@ -38,7 +38,7 @@ def assert_cancelled(run: Run) -> None:
     ended = run.end()
     assert ended.exit_code == 130, ended.stderr
     assert ended.stderr.count(f"cancelling {run.id}; once more to kill it\n") == 1
-    assert re.search(rf"(?m)^cancelled after .*: {run.id}$", ended.stderr), ended.stderr
+    assert re.search(rf"(?m)^cancelled after .*: {run.id}, job \d+$", ended.stderr), ended.stderr
     assert "warning" not in besides(ended.stderr)
     assert "error" not in ended.stderr
     assert run.status()["state"] == "cancelled"
