@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from launcher.agent.failures import Failure
 from launcher.console import summary, tables
 
 if TYPE_CHECKING:
@@ -18,7 +19,17 @@ _LATE_S = 30.0
 """Agents send something every 10 s. What arrives this much later than from other nodes is late."""
 
 _FINE = ("running", "success")
-_WORST = ("failed", "timeout", "lost", "preempted", "cancelled", "late", "stopping", "starting", "waiting")
+_WORST = (
+    "failed",
+    Failure.TIMEOUT,
+    "lost",
+    Failure.PREEMPTED,
+    Failure.CANCELLED,
+    "late",
+    "stopping",
+    "starting",
+    "waiting",
+)
 
 
 def lines(nodes: Sequence[Mapping[str, Any]], *, whole: bool) -> list[str]:

@@ -135,19 +135,6 @@ def nothing(state: State, detail: str = "") -> RunState:
     }
 
 
-def unsubmitted(state: str, error: BaseException | None = None) -> RunState:
-    """The outcome of a run of which nothing was sent, or nothing is left."""
-    message = "cancelled before it was submitted" if state == Failure.CANCELLED else str(error)
-    kind = Failure.CANCELLED if state == Failure.CANCELLED else Failure.SUBMISSION
-    exit_code = getattr(error, "exit_code", 4) if kind.about.exit_code is None else kind.about.exit_code
-    cause: Cause = {"class": kind, "message": message, "may_come_back": kind.about.may_come_back}
-    return {
-        **nothing(Failure.CANCELLED if state == Failure.CANCELLED else "failed"),
-        "exit_code": exit_code,
-        "cause": cause,
-    }
-
-
 class Started(TypedDict):
     """A run that continues without the launcher: `--detach`."""
 

@@ -10,7 +10,7 @@ from launcher.agent.failures import Failure
 from launcher.errors import StorageError
 from launcher.results import run as results
 from launcher.runs import directories, lock, records, status
-from launcher.service import observe
+from launcher.service import observe, undo
 
 if TYPE_CHECKING:
     from launcher.results.run import RunState
@@ -54,7 +54,7 @@ def _end(found: Run, *, force: bool) -> Run:
         if former := records.as_before(found):
             records.give_back(former)
             return former
-        records.finish(found, results.unsubmitted(Failure.CANCELLED))
+        records.finish(found, undo.unsubmitted(Failure.CANCELLED))
         return found
     if not found.submitted and sent.whole_path == sent.path:
         sent = records.record_handle(sent, sent.handle)

@@ -10,7 +10,6 @@ from launcher import output
 from launcher.agent.failures import Failure
 from launcher.console import live_line, summary
 from launcher.errors import RequestError, StorageError
-from launcher.results import run as results
 from launcher.runs import directories, lock, records
 from launcher.service import undo
 
@@ -107,7 +106,7 @@ def _submit(backend: AnyBackend, plan: Plan, run: records.Run, interrupts: Inter
                 if left := _left(backend, begun, error, interrupts):
                     _leave(run, {**(begun or run.known), "submitting": left}, stopped=stopped)
                 else:
-                    records.finish(run, results.unsubmitted(Failure.CANCELLED if stopped else "failed", error))
+                    records.finish(run, undo.unsubmitted(Failure.CANCELLED if stopped else "failed", error))
             except StorageError as storage_error:
                 output.warn(storage_error.message)
             if stopped and isinstance(error, Exception):

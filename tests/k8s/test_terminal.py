@@ -77,7 +77,7 @@ def test_without_the_right_to_exec_a_worker_still_runs_and_that_is_reported_once
         assert screen.modes == screen.before
         screen.type("\x03")
         assert screen.end() == 130
-    assert screen.said.count("warning") == 1
+    assert besides(screen.said).count("warning") == 1
 
 
 def test_without_the_right_to_exec_a_keyboard_is_refused_before_anything_is_created(user: User) -> None:

@@ -97,7 +97,7 @@ def test_where_no_step_reaches_the_node_the_run_continues_and_that_is_reported_o
         screen.until(": rank 0: its terminal is not reached: srun: error: no steps from here")
         login.write("go", "")
         assert screen.end() == 0
-    assert screen.said.count("warning") == 1
+    assert besides(screen.said).count("warning") == 1
 
 
 def test_a_connection_that_breaks_is_made_again_and_where_it_cannot_be_the_run_continues(login: Login) -> None:

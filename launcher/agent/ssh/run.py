@@ -57,7 +57,7 @@ def start(request: Request) -> Request:
     spec = os.path.join(own, "spec.json")
     _write(spec, json.dumps(job, indent=1))
     _write(os.path.join(own, KEY_FILE), request["key"])
-    note_secrets(own, list(request["secrets"]))
+    note_secrets(own, list(request.get("secrets") or ()))
     if request.get("function"):
         _write(os.path.join(own, FUNCTION_FILE), request["function"])
     identity = _spawn(request, own, job["cwd"], spec, {"work": job["cwd"], "reached": reached})
