@@ -95,7 +95,8 @@ class Run:
     @property
     def job_id(self) -> str | None:
         """The scheduler's own id of the run, or of the array's task; None if it has none, or none is known yet."""
-        found, task = self.known.get("job_id"), self.known.get("task")
+        former = (self.known.get("before") or {}).get("handle") or {}  # until a restart has a job of its own
+        found, task = self.known.get("job_id", former.get("job_id")), self.known.get("task")
         return None if not isinstance(found, str) else found if task is None else f"{found}_{task}"
 
     @property

@@ -14,8 +14,12 @@ SECRETS = "secrets.json"
 
 
 def note_secrets(own: str, names: List[str]) -> None:
-    """Record the names of the secrets in the node's directory."""
-    files.write_whole(os.path.join(own, SECRETS), json.dumps(sorted(names)).encode("ascii"), 0o600, sync=False)
+    """Record the names of the secrets in the node's directory, if there are any."""
+    path = os.path.join(own, SECRETS)
+    with contextlib.suppress(FileNotFoundError):  # of an earlier start
+        os.unlink(path)
+    if names:
+        files.write_whole(path, json.dumps(sorted(names)).encode("ascii"), 0o600, sync=False)
 
 
 def request(directory: str, rank: int) -> Dict[str, Any]:
