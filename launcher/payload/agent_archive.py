@@ -6,6 +6,7 @@ import ast
 import io
 import marshal
 import sys
+import tokenize
 import zipfile
 from functools import cache
 from importlib.machinery import SourceFileLoader
@@ -26,7 +27,7 @@ def packed(*, byte_code: bool = True) -> bytes:
     """The agent as a zipapp, with the same bytes for the same sources and Python.
 
     `byte_code`: include bytecode, which saves nodes with the same Python a third of the agent's start; others use the
-    source. Without it the archive is as small as possible: docstrings are removed, and line numbers stay the same.
+    source. Without it the archive is as small as possible: comments and docstrings are removed, and line numbers stay.
     """
     buffer = io.BytesIO()
     # Level 1 for an archive that is made for each run and sent to few hosts.
@@ -67,8 +68,13 @@ def _named(code: CodeType, name: str) -> CodeType:
 
 
 def without_docstrings(source: bytes) -> bytes:
-    """The same program with all docstrings emptied, on the same number of lines."""
+    """The same program without comments, and with all docstrings emptied, on the same number of lines."""
     lines = source.splitlines(keepends=True)
+    for token in tokenize.tokenize(io.BytesIO(source).readline):
+        if token.type == tokenize.COMMENT and token.start[0] > 1:
+            row, column = token.start
+            before = lines[row - 1].decode()[:column]  # columns count characters
+            lines[row - 1] = before.rstrip().encode() + b"\n"
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             begin, end = node.lineno - 1, node.end_lineno or node.lineno

@@ -213,7 +213,7 @@ def test_objects_may_still_appear_only_if_the_creation_of_their_owner_was_not_an
         monkeypatch.setattr(submission, name, Mock())
     made = [{**OURS, "apiVersion": "v1"}, OWNED, {"kind": "Pod", "metadata": OWNED["metadata"]}]
     plan: Any = SimpleNamespace(objects=made, has_key=False, secrets=(), name="x-1")
-    opts: Any = SimpleNamespace(queue="", kind="pods")
+    opts: Any = SimpleNamespace(queue="", kind="pods", gpus_per_node=0)
     begun = Mock()
     with answering(tmp_path, answers) as (cluster, _), pytest.raises(LaunchError) as raised:
         submission.send(cluster, opts, plan, begun)
