@@ -240,4 +240,5 @@ class SharedOptions:
 
     gpus_per_node: str = option("", metavar="[TYPE:]N", help="GPUs per node; one worker each.", group="resources")
     snapshot: bool = option(False, help="Run a copy of the working directory.", group="files")
+    project_dir: bool = option(True, help="One directory for all launches from this directory.", group="files")
     max_requeues: int | None = option(None, metavar="N", help="Maximum restarts of the run by the scheduler.")
