@@ -180,7 +180,8 @@ def measure(name: str, shards: list[str], seconds: float) -> dict[str, float]:
     while time.perf_counter() - begin_s < seconds:
         images += len(next(batches))
         held_mb = max(held_mb, _own_mb() - before_mb)
-    speed, per_cpu_s = images / (time.perf_counter() - begin_s), images / (_cpu_s() - begin_cpu_s)
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    speed, per_cpu_s = images / (time.perf_counter() - begin_s), images / max(tick_s, _cpu_s() - begin_cpu_s)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     speeds = {"images_per_s": speed, "images_per_cpu_s": per_cpu_s}
     pixels = {"mean": statistics.mean(means), "std": statistics.mean(deviations)}

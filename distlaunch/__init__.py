@@ -12,7 +12,7 @@ from distlaunch import _inside
 
 if TYPE_CHECKING:
     from distlaunch._call import WorkerError, call
-    from distlaunch._clusters import adopt, cluster_hosts, cluster_runs, doctor, settings
+    from distlaunch._clusters import adopt, cluster_hosts, cluster_overviews, cluster_runs, doctor, settings
     from distlaunch._events import CauseKnown, Event, NodeEvent, Progress, StateChanged, WorkerLine
     from distlaunch._plan import Plan, plan, submit
     from distlaunch._result import Cause, Result
@@ -58,6 +58,7 @@ __all__ = [
     "adopt",
     "call",
     "cluster_hosts",
+    "cluster_overviews",
     "cluster_runs",
     "doctor",
     "get",
@@ -71,7 +72,7 @@ __all__ = [
 
 _MODULES = {
     "distlaunch._call": ("WorkerError", "call"),
-    "distlaunch._clusters": ("adopt", "cluster_hosts", "cluster_runs", "doctor", "settings"),
+    "distlaunch._clusters": ("adopt", "cluster_hosts", "cluster_overviews", "cluster_runs", "doctor", "settings"),
     "distlaunch._events": ("CauseKnown", "Event", "NodeEvent", "Progress", "StateChanged", "WorkerLine"),
     "distlaunch._plan": ("Plan", "plan", "submit"),
     "distlaunch._result": ("Cause", "Result"),

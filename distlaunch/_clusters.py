@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from distlaunch._messages import quiet
 from distlaunch._run import Run
 from launcher.service import cluster as clusters
+from launcher.service import clusters as overviews
 from launcher.service import effective, examination, launch, observe, options
 from launcher.service.interrupts import Unattended
 from launcher.service.request import resolve
@@ -15,7 +16,7 @@ from launcher.settings import config
 if TYPE_CHECKING:
     import os
 
-    from launcher.results.cluster import Examined, Settings, SurveyedHost
+    from launcher.results.cluster import Examined, Overview, Settings, SurveyedHost
     from launcher.results.run import ClusterRun
 
 
@@ -34,8 +35,21 @@ def cluster_runs(name: str) -> list[ClusterRun]:
 
 @quiet
 def cluster_hosts(name: str) -> list[SurveyedHost]:
-    """The hosts of a cluster over SSH, and who has them: the `hosts` of `distlaunch hosts --on NAME`."""
+    """The hosts of a cluster or backend, and who has them: the `hosts` of `distlaunch hosts --on NAME`."""
     return clusters.hosts(name)
+
+
+@quiet
+def cluster_overviews(*names: str, **given: Any) -> list[Overview]:
+    """The clusters of the settings, or these: the `clusters` of `distlaunch clusters`.
+
+    `given`: `nodes`, `nproc_per_node`, `gpus_per_node` and `time` of a job that would be started.
+    """
+    loaded = config.load()
+    wanted = overviews.known(loaded, names)
+    given = {name: value if value is None else str(value) for name, value in given.items()}
+    found = {each["cluster"]: each for each in overviews.overviews(loaded, wanted, given)}
+    return [found[name] for name in wanted]
 
 
 @quiet

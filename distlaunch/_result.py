@@ -62,6 +62,9 @@ class Result:
     """None after a success."""
 
     duration_s: float | None
+    queued_s: float | None
+    """From its submission to the start of its first agent; None without a queue, or after a restart."""
+
     restarts: int
     """How many times agents have restarted the workers."""
 
@@ -77,13 +80,14 @@ class Result:
     def from_json(cls, run: str, state: Mapping[str, Any]) -> Result:
         """The result from the `distlaunch status --output json` of a run that has ended."""
         cause = state.get("cause")
-        took = state.get("duration_s")
+        took, queued = state.get("duration_s"), state.get("queued_s")
         return cls(
             run=run,
             state=str(state.get("state")),
             exit_code=int(state["exit_code"]),
             cause=Cause.from_json(cause) if cause else None,
             duration_s=float(took) if took is not None else None,
+            queued_s=float(queued) if queued is not None else None,
             restarts=int(state.get("restarts") or 0),
             attempt=int(state.get("attempt") or 0),
         )

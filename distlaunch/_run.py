@@ -16,10 +16,12 @@ from launcher.service import again, finding, listing, observe, removal
 from launcher.service import cancel as ending
 from launcher.service import fetch as fetching
 from launcher.service import logs as streams
+from launcher.service.selection import Selection
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator
+    from datetime import datetime, timedelta
     from pathlib import Path
 
     from distlaunch._events import Event, WorkerLine
@@ -164,14 +166,16 @@ class Run:
         return again.requeue(directories.again(self._record))
 
     @quiet
-    def fetch(self, *patterns: str, to: str | os.PathLike[str] | None = None, node: int | str = 0) -> Fetched:
-        """Fetch files that its workers have written: the `result` of `distlaunch fetch`. `node`: a rank, or `"all"`.
+    def fetch(self, *patterns: str, to: str | os.PathLike[str] | None = None, node: int | str | None = None) -> Fetched:
+        """Fetch files that its workers have written: the `result` of `distlaunch fetch`.
 
-        `to`: the directory here; None: one of the run's name. Raises `RequestError` if nothing matches.
+        `node`: a rank, or `"all"`; None: the setting `fetch_node`. `to`: the directory here; None: one of the run's
+        name. Raises `RequestError` if nothing matches.
         """
         record = directories.again(self._record)
         target = fetching.target(record, None if to is None else str(to))
-        return fetching.fetch(record, patterns, target, fetching.nodes_of(record, str(node)))
+        nodes = fetching.default_nodes(record) if node is None else str(node)
+        return fetching.fetch(record, patterns, target, nodes)
 
     @quiet
     def remove(self, *, force: bool = False) -> None:
@@ -218,20 +222,26 @@ def get(run: str, *, cluster: str | None = None, runs_dir: str | os.PathLike[str
 def runs(
     *,
     state: str | Iterable[str] | None = None,
+    since: str | float | timedelta | datetime | None = None,
+    name: str | None = None,
     backend: str | None = None,
     cluster: str | None = None,
     limit: int = 0,
     runs_dir: str | os.PathLike[str] | None = None,
 ) -> list[Run]:
-    """Runs with these states, of this backend and cluster, oldest first; with a `limit`, only the newest."""
-    root = _root(runs_dir)
-    wanted = {state} if isinstance(state, str) else None if state is None else set(state)
+    """Runs with these states, of this backend and cluster, oldest first; with a `limit`, only the newest.
+
+    `since`: only runs submitted since that time, or within that many seconds. `name`: only runs of that name.
+    """
+    root, wanted = _root(runs_dir), Selection.parse(state, since, name)
     found: list[Run] = []
-    for name in reversed(directories.ids(root)):
-        record = directories.read(root, name)
+    for run in reversed(directories.ids(root)):
+        record = directories.read(root, run)
         if backend not in (None, record.backend) or cluster not in (None, record.cluster):
             continue
-        if wanted is not None and observe.state_of(record)["state"] not in wanted:
+        if not wanted.takes(record.id, record.created):
+            continue
+        if wanted.states and not wanted.takes_state(observe.state_of(record)["state"]):
             continue
         found.append(Run(record))
         if len(found) == limit:

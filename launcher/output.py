@@ -194,14 +194,16 @@ def columns(fd: int = STDOUT) -> int:
         return int(given) if given.isdecimal() and int(given) else 80
 
 
-def write(fd: int, data: bytes) -> bool:
-    """Write all bytes unchanged. Returns False once they have no reader."""
+def write(fd: int, data: bytes, *, message: bool = False) -> bool:
+    """Write all bytes unchanged; a message on a line of its own. Returns False once they have no reader."""
     if fd in _manner.closed:
         return False
-    if _manner.writer is None:
-        return _write_now(fd, data)
-    _manner.writer.put(fd, data)
-    return True
+    with _manner.lines.lock:
+        data = _manner.lines.next(fd, data, message=message)
+        if _manner.writer is not None:
+            _manner.writer.put(fd, data)
+            return True
+    return _write_now(fd, data)
 
 
 def progress(text: str, part: tuple[int, int] | None = None) -> None:
@@ -286,7 +288,7 @@ def _write_now(fd: int, data: bytes) -> bool:
 def _say(*lines: str) -> None:
     """Print lines. Only indented parts of a text become lines, so that foreign text cannot look like our messages."""
     parts = (part for line in lines for part in re.split(r"\n(?=  )", line))
-    write(STDERR, encode("".join(f"{plain(part)}\n" for part in parts)))
+    write(STDERR, encode("".join(f"{plain(part)}\n" for part in parts)), message=True)
 
 
 def _envelope(ok: bool, **content: Any) -> str:

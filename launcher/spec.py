@@ -134,8 +134,8 @@ class JobSpec:
     debug: int | None = None
     """The rank in which pdb opens when an exception would end it."""
 
-    fetches: bool = False
-    """Whether the launcher fetches files at the end, which must exist until then."""
+    fetches: str = ""
+    """The node rank whose files the launcher fetches at the end, or `all`: they must exist until then."""
 
     terminal: LentTerminal | None = None
     """How workers share the launcher's terminal and stdin: see `launcher.agent.job.Job`."""

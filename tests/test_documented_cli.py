@@ -121,8 +121,6 @@ def test_backends_that_can_start_a_run_again_are_named() -> None:
     able = {name for name in backends.names() if backends.load(name).requeue is not Backend.requeue}
     (says,) = (row[1] for row in table(section("docs/cli.md", "Looking")) if row[0] == "`requeue RUN`")
 
-    assert able & {"local", "ansible", "slurm", "k8s"} == {"local", "ansible", "slurm"}
-    assert (
-        says.split(": ")[1]
-        == "on this machine and over SSH when it has ended, on Slurm also one that runs; not on Kubernetes"
-    )
+    assert able & {"local", "ansible", "slurm", "k8s"} == {"local", "ansible", "slurm", "k8s"}
+    also = "on Slurm and [Kubernetes](kubernetes.md#started-again-on-request) also one that runs"
+    assert says.split(": ")[1] == f"on this machine and over SSH when it has ended, {also}"

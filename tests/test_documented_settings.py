@@ -14,7 +14,7 @@ from tests.pages import dashed, every_option, named, page, quoted, section, tabl
 
 def test_the_settings_of_every_launch_are_in_their_table_with_their_defaults() -> None:
     """A default that is no value is described in words."""
-    words: dict[str, tuple[str, object]] = dict.fromkeys(("env", "secret", "preload", "trust"), ("none", ()))
+    words: dict[str, tuple[str, object]] = dict.fromkeys(("env", "secret", "preload", "trust", "fetch"), ("none", ()))
     words |= {
         "nodes": ("1, or all hosts of an inventory", ""),
         "name": ("the script's", ""),

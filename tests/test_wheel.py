@@ -127,12 +127,19 @@ def test_the_agent_archive_is_the_same_for_the_same_sources() -> None:
     archive = agent_archive.packed()
     agent_archive.packed.cache_clear()
     assert archive == agent_archive.packed()
-    small = agent_archive.packed(byte_code=False)
-    assert len(small) < len(archive) / 2
-    with zipfile.ZipFile(io.BytesIO(archive)) as whole, zipfile.ZipFile(io.BytesIO(small)) as lean:
-        for name in lean.namelist():  # the same program, whose tracebacks name the same lines
-            before, after = whole.read(name), lean.read(name)
-            assert (len(after.splitlines()), places(after)) == (len(before.splitlines()), places(before)), name
+    small = agent_archive.parts()
+    assert sum(map(len, small.values())) < len(archive) / 2
+    assert max(map(len, small.values())) < 150_000, "a package must be divided: `kubectl apply` takes 180,000 bytes"
+    found = set()
+    with zipfile.ZipFile(io.BytesIO(archive)) as whole:
+        for part in small.values():
+            with zipfile.ZipFile(io.BytesIO(part)) as lean:
+                for name in set(lean.namelist()) - {"__main__.py"}:
+                    # The same program, whose tracebacks name the same lines.
+                    before, after = whole.read(name), lean.read(name)
+                    assert (len(after.splitlines()), places(after)) == (len(before.splitlines()), places(before)), name
+                    found.add(name)
+        assert found == {name for name in whole.namelist() if name.endswith(".py")} - {"__main__.py"}
 
 
 def places(source: bytes) -> list[tuple[str, int]]:

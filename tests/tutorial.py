@@ -53,7 +53,11 @@ def steps(block: Block) -> list[Step]:
 
 
 def form(text: str) -> list[str]:
-    """The lines, in any order, without what differs from run to run and from host to host."""
+    """The lines, in any order, without what differs from run to run and from host to host.
+
+    A host that is busy makes a wait so long that it is named, with its duration.
+    """
+    text = re.sub(r"^.* \(\d+ s\)\n", "", text, flags=re.MULTILINE)
     differs = {
         r"directory: \S+": "directory",
         r"\b[a-z]+-\d{8}-\d{6}-\w{4}": "RUN",

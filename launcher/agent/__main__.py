@@ -127,7 +127,8 @@ def _here(job: Job, args: argparse.Namespace, parser: argparse.ArgumentParser) -
 
     disrupted, lost = (_number(parser, name, os.environ.pop(name, "") or "0") for name in _TIMES)
     if disrupted + lost:
-        job = job._replace(attempt=disrupted + lost, why_again=Failure.PREEMPTED if disrupted else Failure.NODE)
+        why = Failure.PREEMPTED if disrupted else Failure.NODE
+        job = job._replace(attempt=job.attempt + disrupted + lost, why_again=why)
     rank, stream = args.node_rank, os.dup(1)
     if args.node_rank_from:
         rank = _number(parser, args.node_rank_from, os.environ.get(args.node_rank_from, ""))

@@ -19,9 +19,8 @@ KEY_FILE, FUNCTION_FILE = "key", "function"
 _SHORTEST_KEY = 32
 THREADS = "OMP_NUM_THREADS"
 
-
 _BESIDE = ("key", "function")
-_ONLY_WHERE_SET = ("output_dir", "project", "hold_s", "debug", "terminal", "array", "may_move")
+_IF_SET = ("output_dir", "project", "hold_s", "hold_node", "debug", "terminal", "array", "may_move", "plain_stream")
 """Fields that few runs set; left out of the JSON if unset."""
 
 
@@ -88,6 +87,9 @@ class Job(NamedTuple):
     heartbeat_s: float = 10.0
     """Interval of the heartbeats in an agent's stream."""
 
+    plain_stream: bool = False
+    """Whether people read the stream, too, as the log of a pod (`stream/plain.py`)."""
+
     output_dir: Optional[str] = None
     """Where the workers' files are to be: DISTLAUNCH_OUTPUT_DIR; None: not set."""
 
@@ -95,7 +97,10 @@ class Job(NamedTuple):
     """The name of the directory that runs from one directory share, if they do."""
 
     hold_s: float = 0.0
-    """How long the first node's agent waits at its end for a launcher that fetches files, before they are lost."""
+    """How long an agent waits at its end for a launcher that fetches files, before they are lost."""
+
+    hold_node: Optional[int] = 0
+    """The node whose agent does; None: all."""
 
     role: str = "default"
     numa_binding: Optional[str] = None
@@ -196,7 +201,7 @@ class Job(NamedTuple):
 
     def to_json(self, *, without: Sequence[str] = ()) -> Dict[str, Any]:
         """The content of spec.json: all fields but those kept in other files, those in `without`, and some if unset."""
-        unset = [name for name in _ONLY_WHERE_SET if getattr(self, name) == self._field_defaults[name]]
+        unset = [name for name in _IF_SET if getattr(self, name) == self._field_defaults[name]]
         return {name: value for name, value in self._asdict().items() if name not in (*_BESIDE, *unset, *without)}
 
     def moved_to(self, directory: str) -> Job:

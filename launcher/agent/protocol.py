@@ -34,6 +34,11 @@ _MARKS = {STDOUT: "|", STDERR: "!"}
 _RECORD = re.compile(rb"(\d{1,9})\.(\d{1,9})([|!])([ +])", re.ASCII)
 
 
+def is_record(line: bytes) -> bool:
+    """Whether this is a worker's line in the stream."""
+    return _RECORD.match(line) is not None
+
+
 class Event(NamedTuple):
     """A report about the agent, its node or its workers."""
 

@@ -14,6 +14,7 @@ from launcher.errors import CommandError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from launcher.backends._outlook import Outlook
     from launcher.backends._outputs import Outputs
     from launcher.payload.snapshot import Snapshot
     from launcher.results.cluster import SurveyedHost
@@ -121,6 +122,9 @@ class Backend(ABC, Generic[P, H, Opts]):
     can_survey: ClassVar[bool] = False
     """Whether it has `hosts`."""
 
+    has_outlook: ClassVar[bool] = False
+    """Whether it has `outlook`."""
+
     has_queue: ClassVar[bool] = False
     """Whether runs wait in a queue, and the cluster chooses their hosts when they start."""
 
@@ -132,6 +136,9 @@ class Backend(ABC, Generic[P, H, Opts]):
 
     shares_outputs: ClassVar[bool] = False
     """Whether all nodes write their files to a file system that is also here."""
+
+    loses_outputs: ClassVar[bool] = False
+    """Whether the files of a node are lost when its agent ends, so that it waits until they are fetched."""
 
     is_here: ClassVar[bool] = False
     """Whether its nodes are this machine: workers can inherit our stdin, and their terminals need no connection."""
@@ -255,6 +262,13 @@ class Backend(ABC, Generic[P, H, Opts]):
 
     def hosts(self) -> list[SurveyedHost]:
         """Its hosts, and who has them."""
+        raise NotImplementedError
+
+    def outlook(self, spec: JobSpec, gpus: int | None) -> Outlook:
+        """What the cluster has, and when this job would start there; submits nothing.
+
+        `gpus`: how many it needs per node, for a backend without an option for that.
+        """
         raise NotImplementedError
 
     def adopt(self, text: str, runs_root: Path) -> Run:

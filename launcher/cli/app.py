@@ -82,7 +82,7 @@ def _invoke(args: list[str]) -> Any:
             help_text.print_version()
             return 0
         if not args[0].startswith("-"):
-            if command := group.command(args[0]):
+            if command := group.command(args[0], args[1:]):
                 return call(command, args[1:])
             raise group.unknown(args[0])
     from launcher.cli import completion  # imports typer

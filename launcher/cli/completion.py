@@ -134,17 +134,24 @@ class _Command(_Values, TyperCommand):
 class _Group(_Values, TyperGroup):
     """All commands."""
 
+    _words: list[str] | None = None
+    """Those after the command."""
+
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer's signature
         """Backends first."""
         return [*backends.names(), *group.command_names()]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """The typer command of that name; None if there is none."""
-        found = group.command(cmd_name)
+        try:
+            found = group.command(cmd_name, self._words)
+        except RequestError:  # the words are not complete yet
+            found = group.command(cmd_name)
         return _made(found) if found else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Resolve as typer does, but with our error for an unknown name."""
+        self._words = args[1:]
         if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
             raise group.unknown(args[0])
         return super().resolve_command(ctx, args)

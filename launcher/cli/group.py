@@ -52,12 +52,13 @@ def command_names() -> list[str]:
     )
 
 
-def command(name: str) -> Command | None:
-    """The command of that name; None if there is none."""
+def command(name: str, words: list[str] | None = None) -> Command | None:
+    """The command of that name; None if there is none. `words`: those after it, if they are known."""
     if name in command_names():
         module = importlib.import_module(f"launcher.cli.commands.{name}")
         settings, takes_all = getattr(module, "CONTEXT_SETTINGS", {}), getattr(module, "TAKES_ALL", False)
-        return Command(f"distlaunch {name}", getattr(module, name), settings, takes_all)
+        function = module.for_words(words) if words and hasattr(module, "for_words") else getattr(module, name)
+        return Command(f"distlaunch {name}", function, settings, takes_all)
     if name in backends.names():
         from launcher.cli.launch import SCRIPT_LAST, backend_command
 

@@ -58,6 +58,16 @@ def backend_command(name: str) -> Callable[..., int]:
     )
 
 
+def options_of_cluster(words: list[str]) -> list[Parameter]:
+    """The options of the backend of the cluster that `--on` names among these words. Raises if there is no such one."""
+    for word, after in zip(words, [*words[1:], ""], strict=False):
+        flag, equals, value = word.partition("=")
+        if flag in ("--on", "--cluster") and (name := value if equals else after):
+            named = config.load().cluster(name, lambda backend: backends.load(backend).options)
+            return parameters.from_fields(backends.load(named.backend).options, group="scheduler")
+    return []
+
+
 def launching(
     about: str,
     run: Callable[[dict[str, Any]], int],
@@ -133,6 +143,7 @@ def launch(backend_name: str | None, values: dict[str, Any]) -> int:
         request = replace(request, ranks=ranks | {int(typed)} if typed else ranks, ranks_asked=True)
         planned = planned._replace(request=request)
     _check_ranks(planned)
+    _check_fetch(planned)
     if request.options.dry_run or request.options.render_to:
         show_rendered(planned)
         return 0
@@ -180,6 +191,13 @@ def _check_ranks(planned: service.Launch) -> None:
         output.warn(f"--{summary.missing_ranks(missing, world)}")
 
 
+def _check_fetch(planned: service.Launch) -> None:
+    """Raise `SpecError` if there is no node of the rank whose files are to be fetched."""
+    wanted, count = planned.request.job.fetches, len(planned.plan.nodes)
+    if wanted.isdecimal() and int(wanted) >= count:
+        raise SpecError(f"--fetch-node {wanted}: there is no such node", hint=f"nodes: 0 to {count - 1}, or all")
+
+
 def _follow(planned: service.Launch, run: Run, interrupts: Interrupts) -> int:
     # Imported here: only a launch that is followed needs it.
     from launcher.cli import following
@@ -191,7 +209,8 @@ def _follow(planned: service.Launch, run: Run, interrupts: Interrupts) -> int:
     request = planned.request
     output.note(summary.heading(run))
     service.note_places(planned, run)
-    fetching = Fetching(request.options.fetch, request.options.fetch_to) if request.options.fetch else None
+    asked = (request.fetch, request.options.fetch_to, request.job.fetches)
+    fetching = Fetching(*asked) if request.fetch else None
     view = View(request.ranks, request.options.explain, request.lent, fetching)
 
     def follow(leaving: Leaving) -> tuple[Run, RunState]:

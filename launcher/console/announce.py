@@ -93,7 +93,7 @@ class Announcer:
         if node == JOB_OUTPUT:  # a line that only looks like an agent's
             return
         fields = record.fields
-        self._progress.heard(node, record.name)
+        self._progress.heard(node, record.name, fields)
         self._gather(node, record.name, fields, time.monotonic())
         self._fabric(node, record.name, fields)
         if record.name == "agent_started" and fields.get("attempt"):
@@ -119,7 +119,7 @@ class Announcer:
         """Take what many nodes may report alike: their waits and warnings."""
         if event in ("waiting", "rendezvous"):
             self._waits.forget(node)
-        if event == "waiting":
+        if event == "waiting" and "workers" not in fields:  # the live line names the wait for workers
             limit = fields.get("limit_s")
             until = f" for at most {limit:g} s" if isinstance(limit, (int, float)) else ""
             self._waits.add(f"for {fields.get('what')}{until}", node, now)
@@ -176,6 +176,10 @@ class Announcer:
         if 0 <= since <= time.monotonic() - UNREACHED_S:
             self._unreached[node] = -1.0
             self._note(f"{self._place(node)} has not been reached for {UNREACHED_S:.0f} s: {refusal}")
+
+    def ending(self) -> None:
+        """Note that the backend is asked to end the run."""
+        self._progress.ending()
 
     def state(self, outcome: Outcome) -> None:
         """Announce why a run does not start."""

@@ -1,4 +1,4 @@
-"""The live line of a run until its workers run, and again from the first request to stop until all nodes have ended."""
+"""The live line of a run until its workers run, while they are restarted, and from a request to stop to the end."""
 
 from __future__ import annotations
 
@@ -9,22 +9,30 @@ from launcher.runs.start_progress import StartProgress
 from launcher.system import amounts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
     from launcher.runs.outcome import Outcome
 
 
 class StartLine:
-    """Shows a run's progress towards its first worker, and towards its end once it is being stopped."""
+    """Shows a run's progress towards its first worker, towards a restart of its workers, and towards its end."""
 
     def __init__(self, backend: str, hosts: Sequence[str]) -> None:
         self._backend, self._hosts = backend, hosts
         self._progress = StartProgress(len(hosts))
         self._stopping = False
         self._ended: set[int] = set()
+        self._left: dict[int, int] = {}
+        """How many workers a node waits for."""
+
+        self._limit_s: object = None
+        self._restart = ""
+        """Which restart of the workers is under way."""
+
         self._show("")
 
-    def heard(self, node: int, event: str) -> None:
+    def heard(self, node: int, event: str, fields: Mapping[str, Any]) -> None:
         """Take an event of a node into account."""
         if event == "agent_started":
             self._stopping = False
@@ -32,25 +40,63 @@ class StartLine:
         elif event == "done":
             self._ended.add(node)
         self._stopping |= event in ("stopping", "failure")
-        if self._progress.heard(node, event):
+        if self._progress.heard(node, event) | self._workers_end(node, event, fields):
             self._show("")
+
+    def _workers_end(self, node: int, event: str, fields: Mapping[str, Any]) -> bool:
+        """Take an event into account that shows which workers still have to end. Returns whether it is one."""
+        if event == "restart":
+            self._restart = f"restarting ({fields.get('restarts')} of {fields.get('max_restarts')}): "
+        elif event == "waiting" and isinstance(count := fields.get("workers"), int):
+            self._left[node], self._limit_s = count, fields.get("limit_s")
+        elif event == "worker_exited" and node in self._left:
+            self._left[node] -= 1
+        elif event in ("rendezvous", "done"):
+            self._left.pop(node, None)
+            self._restart = ""
+        else:
+            return False
+        return True
+
+    def ending(self) -> None:
+        """Note that the run is being ended: until its agents report that, this takes the backend's time."""
+        self._stopping = True
+        self._show("")
 
     def state(self, outcome: Outcome) -> None:
         """Show why the run is pending, if it is."""
         present = self._progress.present()
-        if outcome.state == "pending" and present is not None and present.phase == "queued":
+        if outcome.state != "pending":
+            return
+        if present is None and not self._unended():
+            detail = f": {outcome.detail}" if outcome.detail else ""
+            live_line.show(f"waiting for {self._backend} to start it again{detail}")
+        elif present is not None and present.phase == "queued":
             self._show(outcome.detail or "")
+
+    def _unended(self) -> list[int]:
+        return [node for node in range(len(self._hosts)) if node not in self._ended]
+
+    def _show_end(self) -> None:
+        """Show what ends, once workers run; nothing if nothing does."""
+        left, workers, count = self._unended(), sum(self._left.values()), len(self._hosts)
+        if self._stopping and left:
+            where = f": {count - len(left)} of {count} have, not {self._names(left)}" if count > 1 else ""
+            live_line.show(f"waiting for the node{'s' * (count > 1)} to end{where}")
+        elif self._stopping:
+            live_line.show(f"waiting for {self._backend} to report the end")
+        elif workers > 0:
+            limit = f" up to {self._limit_s:g} s" if isinstance(self._limit_s, (int, float)) else ""
+            live_line.show(f"{self._restart}waiting{limit} for {amounts.counted(workers, 'worker')} to end")
+        elif self._restart:
+            live_line.show(f"{self._restart}waiting for the {'nodes to meet' if self._left else 'workers to end'}")
+        else:
+            live_line.withdraw()
 
     def _show(self, detail: str) -> None:
         present = self._progress.present()
         if present is None:
-            left = [node for node in range(len(self._hosts)) if node not in self._ended]
-            if self._stopping and left:
-                count = len(self._hosts)
-                where = f": {count - len(left)} of {count} have, not {self._names(left)}" if count > 1 else ""
-                live_line.show(f"waiting for the node{'s' * (count > 1)} to end{where}")
-            else:
-                live_line.withdraw()
+            self._show_end()
             return
         phase, done, count = present
         if phase == "queued":

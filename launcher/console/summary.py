@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from launcher.runs.records import Run
 
 _ROWS_PER_HOST = 2
+_PLACES = 4
+"""So many hosts, or directories, are named."""
 
 
 def heading(run: Run) -> str:
@@ -100,15 +102,29 @@ def closing(run: Run, state: RunState, took_s: float) -> list[str]:
     if run.tasks:
         return [f"{state['state']} after {duration(took_s)}: {run.id}: {state['detail']}"]
     word = output.paint(state["state"], tables.STYLES.get(state["state"], "bold"))
-    took = f"{duration(took_s)}{queued(state['queued_s'])}{restarts(state['restarts'], state['attempt'])}"
+    waited = f" ({text})" if (text := queued(state["queued_s"])) else ""
+    took = f"{duration(took_s)}{waited}{restarts(state['restarts'], state['attempt'])}"
     lines = [f"{word} after {took}: {run.id}{job(run)}"]
     if state["cause"] is not None:
         lines += [f"  {line}" for line in cause_lines(state["cause"], run)]
     lines += [f"  {line}" for line in lost_lines([(node["node"], node["lines_lost"]) for node in state["nodes"]])]
-    if run.output_dir not in (None, run.cwd) and state["nodes"]:
-        lines.append(f"  outputs: {run.output_dir} on {state['nodes'][0]['host']}")
+    lines += [f"  outputs: {where}" for where in outputs(run, state)]
     lines.append(f"  logs: distlaunch logs {run.id}   directory: {run.path}")
     return lines
+
+
+def outputs(run: Run, state: RunState) -> list[str]:
+    """Where the workers' files are, if that is not the directory of the launch: a directory, and on which hosts."""
+    if run.output_dir in (None, run.cwd):
+        return []
+    places: dict[str, list[str]] = {}
+    for node in state["nodes"]:
+        where = node.get("output_dir") or (run.output_dir if node["node"] == 0 else None)
+        if where is not None:
+            places.setdefault(where, []).append(node["host"])
+    lines = [f"{where} on {amounts.listed(list(dict.fromkeys(hosts)), _PLACES)}" for where, hosts in places.items()]
+    more = [f"and {len(lines) - _PLACES} more directories (--output json)"] if len(lines) > _PLACES else []
+    return lines[:_PLACES] + more
 
 
 def fetched(result: Fetched) -> list[str]:
@@ -127,20 +143,22 @@ def lost_lines(nodes: Sequence[tuple[object, object]]) -> list[str]:
 
 
 def queued(seconds: object) -> str:
-    """` (12.0 s in the queue)`; empty if that is unknown or less than a second."""
-    return f" ({duration(seconds)} in the queue)" if isinstance(seconds, (int, float)) and seconds >= 1 else ""
+    """`12.0 s in the queue`; empty if that is unknown or less than a second."""
+    return f"{duration(seconds)} in the queue" if isinstance(seconds, (int, float)) and seconds >= 1 else ""
 
 
 def restarts(by_agents: int, by_scheduler: int) -> str:
     """`, 2 restarts, attempt 1`; empty if nothing was started again."""
-    return (f", {by_agents} restarts" if by_agents else "") + (f", attempt {by_scheduler}" if by_scheduler else "")
+    again = f", {amounts.counted(by_agents, 'restart')}" if by_agents else ""
+    return again + (f", attempt {by_scheduler}" if by_scheduler else "")
 
 
 def cause_lines(cause: Mapping[str, Any] | Cause, run: Run | None = None) -> list[str]:
     """The first failure: what, where, and the traceback. Empty for a cancelled run."""
     if cause.get("class") == Failure.CANCELLED:
         return []
-    lines = [f"{failures.text(cause.get('class'))}: {cause.get('message')}"]
+    text = f"{failures.text(cause.get('class'))}: {cause.get('message')}"
+    lines = [text] if cause.get("traceback") else text.split("\n")
     rank, node = cause.get("rank"), cause.get("node")
     where = [f"rank {rank}"] if rank is not None else []
     where += [f"host {cause['host']}"] if cause.get("host") else []

@@ -23,6 +23,11 @@ class Finding:
     fix: str
 
 
+def worse(one: Status, other: Status) -> Status:
+    """The worse of the two."""
+    return max(one, other, key=_WORSE.__getitem__)
+
+
 def worst(findings: Iterable[Finding]) -> Status:
     """The worst status; ok if there are no findings."""
     return max((finding.status for finding in findings), key=_WORSE.__getitem__, default="ok")

@@ -1,4 +1,4 @@
-"""The agent as a single file, which is sent to the nodes with each run."""
+"""The agent as a single file, or in few parts, which is sent to the nodes with each run."""
 
 from __future__ import annotations
 
@@ -8,46 +8,93 @@ import marshal
 import sys
 import tokenize
 import zipfile
+import zlib
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
+from itertools import groupby
 from pathlib import Path
 from types import CodeType
+from typing import TYPE_CHECKING
 
 import launcher
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _ROOT = Path(launcher.__file__).parent
 _PACKAGE = "distlaunch_agent"  # differs from the names of scripts' own modules
 _MAIN = f"from {_PACKAGE}.__main__ import main\n\nmain()\n"
+_FIND_PARTS = f"""import sys
+
+import {_PACKAGE}
+
+{_PACKAGE}.__path__ += [f"{{sys.path[0]}}.{{number}}/{_PACKAGE}" for number in range(1, %d)]
+"""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
+PART_BYTES = 110_000
+"""About the size of one part."""
+
+_ENTRY_BYTES = 200
+"""What a member takes in an archive besides its content."""
 
 
 @cache
-def packed(*, byte_code: bool = True) -> bytes:
+def packed() -> bytes:
     """The agent as a zipapp, with the same bytes for the same sources and Python.
 
-    `byte_code`: include bytecode, which saves nodes with the same Python a third of the agent's start; others use the
-    source. Without it the archive is as small as possible: comments and docstrings are removed, and line numbers stay.
+    It includes bytecode, which saves nodes with the same Python a third of the agent's start; others use the source.
     """
-    buffer = io.BytesIO()
+    members: dict[str, bytes] = {}
+    for source in _sources():
+        name = _name_of(source)
+        members |= {name: source.read_bytes(), f"{name}c": _byte_code(source, f"agent.pyz/{name}")}
     # Level 1 for an archive that is made for each run and sent to few hosts.
-    with zipfile.ZipFile(buffer, "w", compresslevel=1 if byte_code else 9) as archive:
+    return _archive(_MAIN, members, level=1)
+
+
+@cache
+def parts() -> dict[str, bytes]:
+    """The agent as small as possible, in several files: `agent.pyz`, which is run, and `agent.pyz.1`, ... beside it.
+
+    Comments and docstrings are removed, and line numbers stay. A package is in one part, whole.
+    """
+    found: list[dict[str, bytes]] = [{}]
+    size = 0
+    for _, sources in groupby(_sources(), lambda source: source.relative_to(_ROOT / "agent").parts[0]):
+        members = {_name_of(source): without_docstrings(source.read_bytes()) for source in sources}
+        more = sum(len(zlib.compress(text, 9)) + _ENTRY_BYTES for text in members.values())
+        if size and size + more > PART_BYTES:
+            found.append({})
+            size = 0
+        found[-1] |= members
+        size += more
+    main = _FIND_PARTS % len(found) + _MAIN
+    return {
+        f"agent.pyz.{number}" if number else "agent.pyz": _archive("" if number else main, members, level=9)
+        for number, members in enumerate(found)
+    }
+
+
+def _sources() -> list[Path]:
+    return sorted((_ROOT / "agent").rglob("*.py"))
+
+
+def _name_of(source: Path) -> str:
+    return f"{_PACKAGE}/{source.relative_to(_ROOT / 'agent')}"
+
+
+def _archive(main: str, members: Mapping[str, bytes], level: int) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         # The Python that the bytecode is for: another one may unpack it.
         archive.comment = str(sys.implementation.cache_tag).encode()
-        archive.writestr(zipfile.ZipInfo("__main__.py", _EPOCH), _MAIN)
-        agent = _ROOT / "agent"
-        for source in sorted(agent.rglob("*.py")):
-            name = f"{_PACKAGE}/{source.relative_to(agent)}"
-            text = source.read_bytes()
-            _add(archive, name, text if byte_code else without_docstrings(text))
-            if byte_code:
-                _add(archive, f"{name}c", _byte_code(source, f"agent.pyz/{name}"))
+        if main:
+            archive.writestr(zipfile.ZipInfo("__main__.py", _EPOCH), main)
+        for name, content in members.items():
+            # Compression is passed here, as a ZipInfo has its own defaults.
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED, level)
     return buffer.getvalue()
-
-
-def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
-    # Compression is repeated here, as a ZipInfo has its own defaults.
-    archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED, archive.compresslevel)
 
 
 def _byte_code(source: Path, name: str) -> bytes:

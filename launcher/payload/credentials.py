@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from launcher.errors import SpecError
+from launcher.system import amounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -113,9 +114,8 @@ def check_files(names: Iterable[str]) -> None:
     """Raise `SpecError` with the names of files that look like credentials, if there are any."""
     listed = list(names)
     if listed:
-        more = f" and {len(listed) - 10} more" if len(listed) > 10 else ""
         raise SpecError(
-            f"files that look like credentials would be sent with the run: {', '.join(listed[:10])}{more}",
+            f"files that look like credentials would be sent with the run: {amounts.listed(listed, 10)}",
             hint="keep it out of the directory, or out of git and in .gitignore; --ship-secrets sends it anyway",
         )
 

@@ -17,11 +17,12 @@ from launcher.errors import SpecError
 from launcher.payload import credentials, snapshot_links
 from launcher.payload.snapshot_file import File, Reader, unreadable
 from launcher.payload.snapshot_files import LIMIT_FILES, git_root, listed
-from launcher.payload.snapshot_links import Links, some
 from launcher.system import amounts, input_file, storage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from launcher.payload.snapshot_links import Links
 
 _BLOCK_BYTES = 1 << 20
 _MTIME_S = 946_684_800  # 2000-01-01: the same for all, and not 0, which ninja takes for "missing"
@@ -145,7 +146,9 @@ def collect(
         more, said = snapshot_links.outside(directory, outside, links, tell=not same_disk)
         files, warnings = sorted([*files, *more], key=lambda file: os.fsencode(file.path)), [*warnings, *said]
     if foreign:
-        warnings.append(f"not yours, and in a directory that anyone may write to: {some(foreign)}; sent anyway")
+        warnings.append(
+            f"not yours, and in a directory that anyone may write to: {amounts.listed(foreign, _SHOWN)}; sent anyway"
+        )
     _check_size(directory, files, limit_bytes)
     hashed = _hashed(directory, files, ship_secrets=ship_secrets)
     return Snapshot(directory=directory, files=hashed, warnings=tuple(warnings))

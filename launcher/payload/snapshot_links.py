@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Literal
 from launcher.errors import SpecError
 from launcher.payload.snapshot_file import File, unreadable
 from launcher.payload.snapshot_files import LIMIT_FILES
+from launcher.system import amounts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 Links = Literal["keep", "follow", "refuse"]
@@ -34,7 +35,7 @@ def outside(directory: Path, links: Mapping[str, str], how: Links, *, tell: bool
 
     `tell`: they are on another disk. Raises `SpecError` if they are refused, or lead to nothing that can be sent.
     """
-    named = some([f"{name} -> {target}" for name, target in links.items()])
+    named = amounts.listed((f"{name} -> {target}" for name, target in links.items()), _SHOWN)
     if how == "refuse":
         raise SpecError(
             f"links lead out of {str(directory)!r}: {named}",
@@ -54,7 +55,9 @@ def outside(directory: Path, links: Mapping[str, str], how: Links, *, tell: bool
                     f"link {name} leads to more than {LIMIT_FILES} files, too many to be sent with a run",
                     hint="--links keep sends it as a link, or list it in .distlaunchignore",
                 )
-    return files, [f"links in directories that links lead to, not sent: {some(skipped)}"] if skipped else []
+    return files, [
+        f"links in directories that links lead to, not sent: {amounts.listed(skipped, _SHOWN)}"
+    ] if skipped else []
 
 
 def _kept(directory: Path, name: str, target: str) -> str:
@@ -91,8 +94,3 @@ def _followed(name: str, real: str, skipped: list[str]) -> Iterator[File]:
 def _file(name: str, path: str, about: os.stat_result) -> Iterator[File]:
     if stat.S_ISREG(about.st_mode):
         yield File(path=name, size=about.st_size, executable=bool(about.st_mode & 0o100), source=path)
-
-
-def some(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -101,6 +101,29 @@ class Quarantine(TypedDict):
     """Why, by host."""
 
 
+class HostFinding(TypedDict):
+    """A problem that doctor found on a host."""
+
+    check: str
+    """The name of the check; `report` if the host's nodes have reported nothing."""
+
+    status: Literal["ok", "warn", "fail"]
+    reason: str
+
+
+class Verdict(TypedDict):
+    """Doctor's last verdict about a host."""
+
+    time: float
+    """Unix seconds."""
+
+    run: str
+    status: Literal["ok", "warn", "fail"]
+    """The worst of the findings; `ok` without any."""
+
+    findings: list[HostFinding]
+
+
 class SurveyedGpu(TypedDict):
     """A GPU of a host."""
 
@@ -126,21 +149,33 @@ class Lease(TypedDict):
     """Unix seconds, by the host's clock."""
 
     gpus: list[int] | None
-    """Null: the whole host."""
+    """Null: the whole host, or whatever its scheduler has assigned."""
 
 
 class SurveyedHost(TypedDict):
     """A host, and who has it."""
 
     host: str
+    state: str
+    """Of this machine and over SSH `up` or `unreachable`, on Slurm its own word, such as `idle` or `drained`, on
+    Kubernetes `ready`, `not ready` or `unknown`, with `, cordoned` if it takes no more pods."""
+
     problem: str | None
-    """Why it cannot be asked; null if it can."""
+    """Why it cannot be used, in the cluster's words; null if it can."""
 
     load: float | None
     """The load average of the last minute."""
 
     cpus: int | None
     gpus: list[SurveyedGpu]
+    """Empty if a scheduler has only their number."""
+
+    gpus_total: int | None
+    """Null: unknown."""
+
+    gpus_used: int | None
+    """Leased, assigned or busy ones; null: unknown."""
+
     leases: list[Lease]
     waiting: list[Lease]
     """In the order in which they get the host."""
@@ -148,11 +183,62 @@ class SurveyedHost(TypedDict):
     quarantine: str | None
     """Why doctor has excluded it; null if it has not."""
 
+    doctor: Verdict | None
+    """This user's last; null if there is none."""
+
 
 class Survey(TypedDict):
     """The hosts of a cluster."""
 
     hosts: list[SurveyedHost]
+
+
+class ExpectedStart(TypedDict):
+    """When a job would start if it were submitted now; an estimate, and no promise."""
+
+    at: float | None
+    """Unix seconds; null if no one can tell."""
+
+    how: str
+    """How that is known, or why it is not."""
+
+
+class Capacity(TypedDict):
+    """What a cluster has; each null if it does not tell."""
+
+    nodes: int | None
+    nodes_free: int | None
+    """Nodes that no job uses."""
+
+    gpus: int | None
+    gpus_free: int | None
+    waiting: int | None
+    """Jobs of all users that wait."""
+
+    own_runs: int | None
+    """Runs of this user that wait or run."""
+
+
+class Overview(Capacity):
+    """A cluster of the settings."""
+
+    cluster: str
+    backend: str
+    """Empty if the settings are wrong."""
+
+    problem: str | None
+    """Why it could not be asked; null if it answered."""
+
+    start: ExpectedStart | None
+    """Of the job that the options describe; null without an answer."""
+
+    notes: list[str]
+
+
+class Overviews(TypedDict):
+    """The clusters of the settings, in their order."""
+
+    clusters: list[Overview]
 
 
 class Setting(TypedDict):

@@ -52,6 +52,7 @@ COMMANDS: dict[str, tuple[type, ...]] = {
     "requeue": (run.Requeued,),
     "adopt": (run.Adopted,),
     "hosts": (cluster.Survey,),
+    "clusters": (cluster.Overviews,),
     "doctor": (cluster.Examined, cluster.Quarantine, cluster.Planned),
     "config": (cluster.Settings,),
 }

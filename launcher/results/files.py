@@ -27,6 +27,17 @@ class LeftOut(TypedDict):
     why: str
 
 
+class FetchedNode(TypedDict):
+    """A node from which files were fetched."""
+
+    node: int
+    output_dir: str
+    """Where they are there: on its host, or in its pod."""
+
+    to: str
+    """The directory here for the node's files."""
+
+
 class Fetched(TypedDict):
     """Files of a run that were fetched."""
 
@@ -36,3 +47,5 @@ class Fetched(TypedDict):
 
     files: list[File]
     left_out: list[LeftOut]
+    nodes: list[FetchedNode]
+    """One of a run whose nodes share a directory that is also here."""

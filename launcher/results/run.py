@@ -56,6 +56,9 @@ class Node(TypedDict):
     master: str
     """MASTER_ADDR and port, as `ADDR:PORT`; empty before the rendezvous."""
 
+    output_dir: str | None
+    """Where its workers write relative paths, on its host or in its pod; null before it has started."""
+
     started: float | None
     """Unix seconds."""
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from launcher.errors import RequestError, RunNotFoundError, StorageError, UntrustedError
 from launcher.runs.records import DIRECTORY_HINT, Run
-from launcher.system import numbers, storage, trust
+from launcher.system import amounts, numbers, storage, trust
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 LATEST = "last"
 _STAMP = "%Y%m%d-%H%M%S"
@@ -95,12 +95,14 @@ def _find(directory: Path, text: str) -> Run:
     if len(found) == 1 and text:
         return read(directory, found[0])
     if found and text:
-        raise RunNotFoundError(f"{text!r} matches {len(found)} runs", hint=_some(reversed(found)))
+        raise RunNotFoundError(f"{text!r} matches {len(found)} runs", hint=amounts.listed(reversed(found), 5))
     if not known:
         raise RunNotFoundError(
             f"no run {text!r}: there are no runs in {str(directory)!r}", hint="distlaunch local train.py"
         )
-    raise RunNotFoundError(f"no run {text!r} in {str(directory)!r}", hint=_some(_nearest(text, real or known)))
+    raise RunNotFoundError(
+        f"no run {text!r} in {str(directory)!r}", hint=amounts.listed(_nearest(text, real or known), 5)
+    )
 
 
 def read(directory: Path, name: str) -> Run:
@@ -176,8 +178,3 @@ def _nearest(text: str, known: list[str]) -> list[str]:
 
     close = difflib.get_close_matches(text, known, n=3, cutoff=0.5)
     return close + [name for name in reversed(known) if name not in close]
-
-
-def _some(names: Iterable[str], limit: int = 5) -> str:
-    shown = list(names)
-    return ", ".join(shown[:limit]) + (f" and {len(shown) - limit} more" if len(shown) > limit else "")

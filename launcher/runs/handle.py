@@ -32,6 +32,11 @@ class Handle(_Placed, total=False):
     job_id: str
     """The scheduler's own id of the run; missing if there is none, or before it is known."""
 
+    step: str
+    """The name of the step of the job `job_id`, if the run is one; `step_id` is its id, if known at submission."""
+
+    step_id: str
+
     elsewhere: str
     """Of another user's run: the directory to which its nodes write; empty if unknown. `user` is who that is."""
 

@@ -33,6 +33,9 @@ class NodeReport:
     """Whether workers of this round have run, even if all have exited."""
 
     master: str = ""
+    output_dir: str | None = None
+    """Where its workers' files are, on its host."""
+
     started: float | None = None
     last_seen: float | None = None
     stopping: str = ""
@@ -84,6 +87,7 @@ class NodeReport:
             "ranks": list(self.ranks),
             "workers": self.workers,
             "master": self.master,
+            "output_dir": self.output_dir,
             "started": self.started,
             "last_seen": self.last_seen,
             "stopping": self.stopping,
@@ -107,6 +111,8 @@ class NodeReport:
         if self.result is not None:  # the same run was started once more
             self._start_again(self.attempt)
         self.host = str(fields.get("host") or self.host)
+        where = fields.get("output_dir")
+        self.output_dir = where if isinstance(where, str) else self.output_dir
         self.started = self.started or self.last_seen
 
     def _on_rendezvous(self, fields: dict[str, Any]) -> None:

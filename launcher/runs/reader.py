@@ -7,6 +7,7 @@ examined one by one. A million lines take a fraction of a second instead of seve
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from launcher.agent.protocol import MAX_PENDING_BYTES, Foreign, Output
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from launcher.agent.protocol import Record
+
+_TAG = re.compile(rb"(\d{1,9})\.(\d{1,9})([|!])([ +])")
+_LINES = re.compile(rb"(\d{1,9}\.\d{1,9}[|!] )[^\n]*(?:\n\1[^\n]*)*")
+"""Lines with the same tag. One pattern serves all tags, as there may be any number of nodes and ranks."""
 
 Wanted = frozenset[int]
 """Ranks whose output is read."""
@@ -29,12 +34,8 @@ class StreamReader:
         """`wanted` None: all ranks. `node`: the stream's node; lines of other nodes are foreign. None: any node."""
         self._wanted = wanted
         self._rest = b""
-        of = rb"\d{1,9}" if node is None else rb"(?!)" if node == JOB_OUTPUT else b"%d" % node
-        self._tag = re.compile(rb"(%b)\.(\d{1,9})([|!])([ +])" % of)
-        self._lines = re.compile(rb"(%b\.\d{1,9}[|!] )[^\n]*(?:\n\1[^\n]*)*" % of)
-        """Lines with the same tag. One pattern serves all tags, as a node may write any number of them."""
-
-        self._unwanted_end = None if wanted is None else _end_of_unwanted(wanted, of)
+        self._node = None if node is None else b"" if node == JOB_OUTPUT else b"%d" % node
+        self._unwanted = None if wanted is None else _unwanted(wanted)
 
     def feed(self, data: bytes) -> Iterator[Record]:
         """The records that `data` completes, in order."""
@@ -55,8 +56,8 @@ class StreamReader:
         """The records of the whole lines in `data[:end]`."""
         position = 0
         while position < end:
-            tag = self._tag.match(data, position)
-            if tag is None:
+            tag = _TAG.match(data, position)
+            if tag is None or self._node not in (None, tag[1]):
                 stop = data.index(b"\n", position)
                 line = data[position:stop]
                 found = events.record(line)
@@ -64,15 +65,14 @@ class StreamReader:
             else:
                 node, rank, mark, more = tag.groups()
                 if self._wanted is not None and int(rank) not in self._wanted:
-                    assert self._unwanted_end is not None
-                    last = self._unwanted_end.search(data, position, end)
-                    assert last is not None, "the last newline has no tag after it"
-                    stop = last.start()
+                    assert self._unwanted is not None
+                    skipped = self._unwanted.match(data, position, end - 1)
+                    stop = skipped.end() if skipped else data.index(b"\n", position)
                 elif more == b"+":
                     stop = data.index(b"\n", position)
                     yield Output(int(node), int(rank), mark == b"!", data[tag.end() : stop], False)
                 else:
-                    same = self._lines.match(data, position, end - 1)
+                    same = _LINES.match(data, position, end - 1)
                     assert same is not None, "it has a tag"
                     stop = same.end()
                     lines = data[tag.end() : stop].replace(b"\n" + tag[0], b"\n")
@@ -80,10 +80,12 @@ class StreamReader:
             position = stop + 1
 
 
-def _end_of_unwanted(wanted: Wanted, node: bytes) -> re.Pattern[bytes]:
-    """Matches a newline that is not followed by output of an unwanted rank."""
+@cache
+def _unwanted(wanted: Wanted) -> re.Pattern[bytes]:
+    """Lines of one node's unwanted ranks."""
     ranks = b"|".join(b"%d" % rank for rank in sorted(wanted)) or rb"(?!)"
-    return re.compile(rb"\n(?!%b\.(?!(?:%b)[|!])\d{1,9}[|!][ +])" % (node, ranks))
+    rest = rb"\.(?!(?:%b)[|!])\d{1,9}[|!][ +][^\n]*" % ranks
+    return re.compile(rb"(\d{1,9})%b(?:\n\1%b)*" % (rest, rest))
 
 
 def lost_text(fields: Mapping[str, Any]) -> str:

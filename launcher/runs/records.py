@@ -94,10 +94,18 @@ class Run:
 
     @property
     def job_id(self) -> str | None:
-        """The scheduler's own id of the run, or of the array's task; None if it has none, or none is known yet."""
+        """The scheduler's own id of the run, an array's task or a step; None without one, or before it is known."""
+        if "step" in self.known:  # it gets its number when it starts, and node 0's agent records that
+            agent = storage.read_json(self.path / "nodes" / "0" / "agent.json") or {}
+            return str(self.known.get("step_id") or agent.get("step") or "") or None
         former = (self.known.get("before") or {}).get("handle") or {}  # until a restart has a job of its own
         found, task = self.known.get("job_id", former.get("job_id")), self.known.get("task")
         return None if not isinstance(found, str) else found if task is None else f"{found}_{task}"
+
+    @property
+    def allocation(self) -> str | None:
+        """The job in which the run is a step; None if it is none."""
+        return self.known.get("job_id") if "step" in self.known else None
 
     @property
     def output_dir(self) -> str | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from launcher import backends
 from launcher.errors import BackendUnavailableError, RequestError
 from launcher.service.request import tell_project
-from launcher.settings import config, quarantine
+from launcher.settings import config, quarantine, verdicts
 from launcher.system import names
 
 if TYPE_CHECKING:
@@ -48,8 +48,9 @@ def hosts(name: str) -> list[SurveyedHost]:
             f"{backend.name} cannot list hosts",
             hint=f"its own tools show them; distlaunch can do it with {', '.join(able)}",
         )
-    bad = quarantine.hosts(name, os.environ)
-    return [{**host, "quarantine": bad.get(host["host"])} for host in backend.hosts()]
+    bad, last = quarantine.hosts(name, os.environ), verdicts.of(name, os.environ)
+    found = backend.hosts()
+    return [{**host, "quarantine": bad.get(host["host"]), "doctor": last.get(host["host"])} for host in found]
 
 
 def adopting() -> str:

@@ -106,6 +106,7 @@ class Ending:
     def _cancel(self, now: float, *, force: bool, asked: bool) -> None:
         if asked:
             self._cancel_requested = time.time()
+        self._nodes.ending()
         self._errands.run("cancel", asked=asked, force=force)
         self._forced = force
         self._deadline = now + (limits.GIVE_UP_S if force else limits.FORCE_S + self._run.grace_s)

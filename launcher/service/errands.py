@@ -6,12 +6,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
+from launcher.console import live_line
 from launcher.errors import LaunchError, StorageError
 from launcher.runs import records
 from launcher.service import limits
 from launcher.system.question import Question
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from launcher.agent.protocol import Event
     from launcher.backends._base import AnyBackend
     from launcher.runs.records import Run
@@ -46,13 +49,15 @@ class Errands:
         errand.answered(limits.READ_TIMEOUT_S)
         self._errands.append((method, errand))
 
-    def event(self, record: Event) -> None:
+    def event(self, node: int, record: Event) -> None:
         """Fetch files while a node waits for that."""
         if record.name == "outputs_ready" and self._fetching is not None:
-            self._fetching.begin(self._run)
+            self._fetching.ready(self._run, node, failed=record.fields.get("result") != "success")
 
-    def hear(self) -> None:
-        """Report requests that failed."""
+    def hear(self, working: Callable[[], set[int]]) -> None:
+        """Report requests that failed. `working`: the nodes whose workers still run."""
+        if self._fetching is not None:
+            self._fetching.look(self._run, working)
         for errand in [errand for errand in self._errands if errand[1].answered(0)]:
             self._errands.remove(errand)
             try:
@@ -63,9 +68,10 @@ class Errands:
     def release(self, interrupts: Interrupts | Unattended) -> None:
         """Have the backend release what the run still holds. A stop request skips the wait for that."""
         stops, errand = interrupts.stops, Question(lambda: self._backend.release(self._handle), "release")
-        while not errand.answered(limits.READ_TIMEOUT_S):
-            if interrupts.stops != stops:
-                return
+        with live_line.waiting(f"waiting for {self._backend.name} to release what the run holds"):
+            while not errand.answered(limits.READ_TIMEOUT_S):
+                if interrupts.stops != stops:
+                    return
         try:
             errand.answer()
         except LaunchError as error:

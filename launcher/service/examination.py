@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from launcher import backends, output
 from launcher.console import summary
 from launcher.doctor import checks, examine, findings, heat_map
+from launcher.doctor.findings import Finding
 from launcher.doctor.reports import Reports
-from launcher.errors import SpecError, StorageError
+from launcher.errors import LaunchError, SpecError, StorageError
 from launcher.runs.reader import StreamReader
 from launcher.service import launch
-from launcher.settings import config, quarantine
+from launcher.settings import config, quarantine, verdicts
 from launcher.system import amounts, storage
 
 if TYPE_CHECKING:
-    from launcher.doctor.findings import Finding
     from launcher.doctor.heat_map import Pairs
     from launcher.results import cluster as results
     from launcher.results.cluster import Examined, ExaminedNode, Links
@@ -81,7 +81,7 @@ class Examination:
 def values(asked: dict[str, Any], seconds: float) -> dict[str, Any]:
     """The user's options, turned into those of the job's launch."""
     told = {"env": [*(asked.get("env") or []), "DISTLAUNCH_FACTS=full"]}
-    return {**asked, **told, "script": "doctor.py", "args": ["--seconds", f"{seconds:g}"]}
+    return {**asked, **told, "fetch": (), "script": "doctor.py", "args": ["--seconds", f"{seconds:g}"]}
 
 
 def check_quarantine(request: Request) -> None:
@@ -105,6 +105,7 @@ def examine_nodes(request: Request, run: Run, outcome: Outcome, *, puts_away: bo
     if puts_away:
         bad = to_leave_out(found, examine.lasting(reports, facts), hosts, silent)
         quarantine.add(str(request.cluster), bad, os.environ)
+    _note(request.cluster or request.backend_name, run, hosts, found, silent)
     first = {report["node"]: report for report in reports if report["local_rank"] == 0}
     every = ((node, check) for node in hosts for check in checks.known())
     pairs = heat_map.of_nodes(reports, hosts)
@@ -122,6 +123,23 @@ def examine_nodes(request: Request, run: Run, outcome: Outcome, *, puts_away: bo
         pairs=pairs,
         exit_code=outcome.exit_code if outcome.exit_code is not None else 4,
     )
+
+
+def _note(cluster: str, run: Run, hosts: dict[int, str], found: list[Finding], silent: list[int]) -> None:
+    """Record what was found as the last verdict about each host."""
+    now = round(time.time())
+    told: dict[str, results.Verdict] = {
+        host: {"time": now, "run": run.id, "status": "ok", "findings": []} for host in hosts.values()
+    }
+    missing = [Finding(node, "report", "fail", "nothing came from it", "") for node in silent]
+    for finding in [*found, *missing]:
+        verdict = told[hosts[finding.node]]
+        verdict["findings"].append({"check": finding.check, "status": finding.status, "reason": finding.reason})
+        verdict["status"] = findings.worse(verdict["status"], finding.status)
+    try:
+        verdicts.note(cluster, told, os.environ)
+    except LaunchError as error:
+        output.warn(f"the verdict is not kept for distlaunch hosts: {error.message}")
 
 
 def to_leave_out(

@@ -1,56 +1,46 @@
-"""Fetch files that a run's workers have written: whole, verified, and continued where a transfer stopped."""
+"""Fetch files that a run's workers have written, from one node or all."""
 
 from __future__ import annotations
 
-import os
-import stat
+import threading
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from launcher import output
-from launcher.errors import BackendUnavailableError, CommandError, RequestError
-from launcher.service import observe
+from launcher import backends
+from launcher.errors import BackendUnavailableError, CommandError, LaunchError, RequestError, StorageError
+from launcher.service import fetch_node, observe
+from launcher.service.fetch_node import Files, Node, Progress
+from launcher.settings import config
+from launcher.settings.options import JobOptions
 from launcher.system import amounts
-from launcher.system.partial import Partial
+from launcher.system.question import Question
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from launcher.backends._base import AnyBackend
-    from launcher.backends._outputs import Listed, Outputs
-    from launcher.results.files import Fetched, File, LeftOut
+    from launcher.backends._outputs import Outputs
+    from launcher.results.files import Fetched
     from launcher.runs.records import Run
 
+ALL = "all"
 _SHOWN = 5
-_TRIES = 2
-
-
-class _Node(NamedTuple):
-    """A node whose files are fetched, and the directory here for them, relative to the one for all."""
-
-    rank: int
-    below: str
-
-
-class _Task(NamedTuple):
-    """A file to fetch."""
-
-    node: _Node
-    outputs: Outputs
-    file: Listed
-
-    @property
-    def path(self) -> str:
-        return os.path.join(self.node.below, self.file.name)
+_LOOK_S = 0.2
+_CONNECTING, _TRANSFERRING = 16, 4
+"""How many nodes at once."""
 
 
 def nodes_of(run: Run, text: str) -> list[int]:
     """The node ranks that the text names: `all`, or one. Raises `RequestError`."""
     count = len(run.hosts)
-    if text == "all":
+    if text == ALL and ":" in run.nodes:
+        return [node["node"] for node in observe.state_of(run)["nodes"] if node["started"] is not None]
+    if text == ALL:
         return list(range(count))
     if not (text.isascii() and text.isdecimal()) or int(text) >= count:
-        raise RequestError(f"{run.id} has no node {text!r}", hint=f"nodes: 0 to {count - 1}, or all")
+        raise RequestError(f"{run.id} has no node {text!r}", hint=f"nodes: 0 to {count - 1}, or {ALL}")
     return [int(text)]
 
 
@@ -62,147 +52,161 @@ def target(run: Run, to: str | None) -> Path:
     return path
 
 
-def fetch(run: Run, patterns: Sequence[str], to: Path, nodes: Sequence[int]) -> Fetched:
+def fetch(run: Run, patterns: Sequence[str], to: Path, nodes: str) -> Fetched:
     """Fetch all files that match one of the patterns, or all that were not sent if there are none.
 
-    Raises `RequestError` if nothing matches. A file that changes twice while it is read is not fetched, and an error
-    names it once all others are here.
+    `nodes`: as for `nodes_of`. Raises `RequestError` if nothing matches. What cannot be fetched (a node that cannot be
+    reached, a file that changes twice while it is read) is named in an error once all else is here.
     """
-    run = observe.sent(run)
-    if run.handle is None:
-        raise RequestError(f"{run.id} was never started", hint=f"distlaunch status {run.id}")
-    backend = observe.backend_of(run)
-    if not backend.has_outputs:
-        raise BackendUnavailableError(f"{backend.name} cannot fetch files")
-    if backend.shares_outputs and not patterns:
-        hint = "name what to copy: distlaunch fetch RUN 'results/**'"
-        raise RequestError(f"{run.id} has written its files where you can read them", hint=hint)
-    opened: list[Outputs] = []
-    try:
-        tasks, left_out = _listed(run, backend, patterns, _places(run, backend, nodes), opened)
-        files = _transferred(tasks, to, left_out)
-    finally:
-        for outputs in opened:
-            outputs.close()
-    return {"run": run.id, "to": str(to), "files": files, "left_out": left_out}
+    return Transfer(run, patterns, to, nodes).fetched()
 
 
-def release(run: Run, node: int) -> None:
-    """Tell the node's agent that nothing more will be fetched, if it waits for that."""
-    backend = observe.backend_of(run)
-    if backend.has_outputs and not backend.shares_outputs:
-        outputs: Outputs = backend.open_outputs(run.known, node)
+class Transfer:
+    """Fetches from nodes of one run, from several at once, each once it has begun."""
+
+    def __init__(self, run: Run, patterns: Sequence[str], to: Path, nodes: str) -> None:
+        self._run = run = observe.sent(run)
+        if run.handle is None:
+            raise RequestError(f"{run.id} was never started", hint=f"distlaunch status {run.id}")
+        self._backend: AnyBackend = observe.backend_of(run)
+        if not self._backend.has_outputs:
+            raise BackendUnavailableError(f"{self._backend.name} cannot fetch files")
+        if self._backend.shares_outputs and not patterns:
+            hint = "name what to copy: distlaunch fetch RUN 'results/**'"
+            raise RequestError(f"{run.id} has written its files where you can read them", hint=hint)
+        self._patterns, self._to, self._nodes = patterns, to, nodes
+        self._begun: dict[int, Question[Files]] = {}
+        self._progress = Progress()
+        self._connecting = threading.BoundedSemaphore(_CONNECTING)
+        self._transferring = threading.BoundedSemaphore(_TRANSFERRING)
+
+    def begin(self, rank: int, until: Callable[[], None] | None = None) -> None:
+        """Begin to fetch from that node, or to fetch again.
+
+        `until`: the node's agent waits for us. It is called once nothing more is read, and then the agent may end.
+        """
+        self._begun[rank] = Question(partial(self._fetch, rank, until), "fetch")
+
+    def fetched(self) -> Fetched:
+        """Begin with nodes that have not begun, and wait for all."""
+        ranks = nodes_of(self._run, self._nodes)
+        for rank in [0] if self._backend.shares_outputs else ranks:
+            if rank not in self._begun:
+                self.begin(rank)
         try:
-            outputs.release()
+            while not all(begun.answered(_LOOK_S) for begun in self._begun.values()):
+                pass
+        except BaseException:
+            self._progress.given_up = True
+            raise
+        return self._combined()
+
+    def _fetch(self, rank: int, until: Callable[[], None] | None) -> Files:
+        if until is None:
+            with self._transferring:
+                outputs: Outputs = self._backend.open_outputs(self._run.known, rank)
+                try:
+                    return self._from(outputs, rank)
+                finally:
+                    outputs.close()
+        connected: Outputs | None = None
+        try:
+            with self._connecting:  # the agent waits while we are connected
+                connected = self._backend.open_outputs(self._run.known, rank)
+            with self._transferring:
+                return self._from(connected, rank)
         finally:
-            outputs.close()
+            until()
+            if connected is not None:
+                with suppress(LaunchError):
+                    connected.release()
+                connected.close()
+
+    def _from(self, outputs: Outputs, rank: int) -> Files:
+        below = "" if self._backend.shares_outputs or self._nodes != ALL else _directory(self._run.hosts, rank)
+        return fetch_node.fetch(outputs, Node(rank, below), self._patterns, self._to, self._progress)
+
+    def _combined(self) -> Fetched:
+        found: list[Files] = []
+        failed: dict[int, LaunchError] = {}
+        for rank, begun in sorted(self._begun.items()):
+            try:
+                found.append(begun.answer())
+            except StorageError:
+                raise  # ours: no node is at fault
+            except LaunchError as error:
+                failed[rank] = error
+        if failed and not found:
+            raise next(iter(failed.values()))
+        self._check(found, failed)
+        return {
+            "run": self._run.id,
+            "to": str(self._to),
+            "files": [file for each in found for file in each.files],
+            "left_out": [left for each in found for left in each.left_out],
+            "nodes": [
+                {"node": each.node.rank, "output_dir": each.directory, "to": str(self._to / each.node.below)}
+                for each in found
+            ],
+        }
+
+    def _check(self, found: Sequence[Files], failed: Mapping[int, LaunchError]) -> None:
+        """Raise an error if something is missing."""
+        run, changed = self._run, [path for each in found for path in each.changed]
+        files = sum(len(each.files) for each in found)
+        here = f"{amounts.counted(files, 'other file')} are in {str(self._to)!r}"
+        if failed:
+            hosts = [f"node {rank} ({run.hosts[rank]})" for rank in failed]
+            why = next(iter(failed.values()))
+            raise CommandError(
+                f"not fetched from {amounts.listed(hosts, _SHOWN)}: {why.message}",
+                hint=f"{here}; distlaunch fetch {run.id} --node {next(iter(failed))} tries it again",
+            )
+        if changed:
+            raise CommandError(
+                f"changed while they were read, twice, and not fetched: {amounts.listed(changed, _SHOWN)}",
+                hint=f"{here}; fetch again when the run does not write them",
+            )
+        if not files:
+            what = " or ".join(map(repr, self._patterns)) or "no files that the run has written"
+            where = found[0].directory
+            said = f"nothing matches {what} in {where}" if self._patterns else f"there are {what} in {where}"
+            skipped = ", ".join(f"{each['path']} is {each['why']}" for each in found[0].left_out[:_SHOWN])
+            there = ", ".join(found[0].there)
+            hint = skipped or (f"there: {there}" if there else "the directory is empty")
+            raise RequestError(f"{run.id}: {said}", hint=hint)
 
 
-def _places(run: Run, backend: AnyBackend, nodes: Sequence[int]) -> list[_Node]:
-    """One directory per host if there are several; all files are in one place if the nodes share it."""
-    if backend.shares_outputs:
-        return [_Node(0, "")]
-    if len(nodes) == 1:
-        return [_Node(nodes[0], "")]
-    known = run.hosts
-    names = [host if _is_name(host) and known.count(host) == 1 else f"node-{rank}" for rank, host in enumerate(known)]
-    return [_Node(rank, names[rank]) for rank in nodes]
+def default_nodes(run: Run) -> str:
+    """The setting `fetch_node` for the run's cluster."""
+    settings = config.load()
+    known = run.cluster if run.cluster in settings.cluster_names() else None
+    profile = settings.cluster(known, lambda name: backends.load(name).options) if known else None
+    return str(settings.resolve(JobOptions, cluster=profile)["fetch_node"].value)
 
 
-def _is_name(host: str) -> bool:
-    return host not in ("", ".", "..") and all(char.isalnum() or char in "-_." for char in host)
+def release(run: Run, nodes: str) -> None:
+    """Tell the nodes' agents that nothing more will be fetched, as far as they can be reached."""
+    backend = observe.backend_of(run)
+    if not backend.loses_outputs:
+        return
+    room = threading.BoundedSemaphore(_CONNECTING)
+
+    def tell(rank: int) -> None:
+        with room, suppress(LaunchError):
+            outputs: Outputs = backend.open_outputs(run.known, rank)
+            try:
+                outputs.release()
+            finally:
+                outputs.close()
+
+    told = [Question(partial(tell, rank), "release") for rank in nodes_of(run, nodes)]
+    while not all(each.answered(_LOOK_S) for each in told):
+        pass
 
 
-def _listed(
-    run: Run, backend: AnyBackend, patterns: Sequence[str], nodes: Sequence[_Node], opened: list[Outputs]
-) -> tuple[list[_Task], list[LeftOut]]:
-    tasks: dict[str, _Task] = {}
-    left_out: dict[tuple[int, str], LeftOut] = {}
-    where, there = "", ""
-    for node in nodes:
-        output.progress(f"listing the files of node {node.rank}")
-        outputs: Outputs = backend.open_outputs(run.known, node.rank)
-        opened.append(outputs)
-        for pattern in patterns or ("",):
-            listing = outputs.listed(pattern)
-            for file in listing.files:
-                task = _Task(node, outputs, file)
-                tasks[task.path] = task
-            for name, why in listing.left_out:
-                left_out[node.rank, name] = {"path": name, "node": node.rank, "why": why}
-            where, there = where or listing.directory, there or ", ".join(listing.there)
-    if not tasks:
-        what = " or ".join(map(repr, patterns)) or "no files that the run has written"
-        said = f"{run.id}: nothing matches {what} in {where}" if patterns else f"{run.id}: there are {what} in {where}"
-        skipped = ", ".join(f"{each['path']} is {each['why']}" for each in list(left_out.values())[:_SHOWN])
-        raise RequestError(said, hint=skipped or (f"there: {there}" if there else "the directory is empty"))
-    return list(tasks.values()), list(left_out.values())
-
-
-def _transferred(tasks: Sequence[_Task], to: Path, left_out: list[LeftOut]) -> list[File]:
-    """Fetch the files one after the other; files that are gone meanwhile are added to `left_out`."""
-    total, done = sum(task.file.size for task in tasks), 0
-    files: list[File] = []
-    changed: list[str] = []
-    for number, task in enumerate(tasks):
-        told = f"fetching {task.path} ({number + 1} of {len(tasks)}, {amounts.size(total)})"
-
-        def moved(count: int, told: str = told, before: int = done) -> None:
-            output.progress(told, (before + count, total))
-
-        moved(0)
-        try:
-            transferred = _one(task, to / task.path, moved)
-        except RequestError as error:
-            left_out.append({"path": task.file.name, "node": task.node.rank, "why": error.message})
-            continue
-        if transferred is None:
-            changed.append(task.path)
-        else:
-            size = (to / task.path).stat().st_size
-            files.append({"path": task.path, "bytes": size, "node": task.node.rank, "transferred": transferred})
-        done += task.file.size
-    if changed:
-        names = ", ".join(changed[:_SHOWN]) + (f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else "")
-        raise CommandError(
-            f"changed while they were read, twice, and not fetched: {names}",
-            hint=f"{amounts.counted(len(files), 'other file')} are in {str(to)!r}; fetch again when the run "
-            "does not write them",
-        )
-    return files
-
-
-def _one(task: _Task, path: Path, moved: Callable[[int], None]) -> bool | None:
-    """Fetch one file. Returns whether it was transferred, as it may be here already; None: it changes all the time."""
-    if _is_here(path, task.file):
-        return False
-    part = Partial(path)
-    try:
-        offset, tries = part.resume(task.file.size), 0
-
-        def take(block: bytes) -> None:
-            part.write(block)
-            moved(part.size)
-
-        while True:
-            ending = task.outputs.read(task.file.name, offset, take)
-            if not ending.changed and (part.size, part.sha256.hexdigest()) == (ending.size, ending.sha256):
-                part.finish(ending.mtime_ns)
-                return True
-            part.restart()
-            tries += offset == 0 or ending.changed  # what was here may be of another version
-            if tries == _TRIES:
-                return None
-            offset = 0
-            if ending.changed:
-                output.warn(f"{task.path} changed while it was read; reading it again")
-    finally:
-        part.close()
-
-
-def _is_here(path: Path, file: Listed) -> bool:
-    try:
-        about = path.lstat()
-    except OSError:
-        return False
-    return stat.S_ISREG(about.st_mode) and (about.st_size, about.st_mtime_ns) == (file.size, file.mtime_ns)
+def _directory(hosts: Sequence[str], rank: int) -> str:
+    """The directory for a node's files: the host's name if it is one, and only one node's."""
+    host = hosts[rank]
+    is_name = host not in ("", ".", "..") and all(char.isalnum() or char in "-_." for char in host)
+    return "" if len(hosts) == 1 else host if is_name and hosts.count(host) == 1 else f"node-{rank}"

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING
 from launcher import backends
 from launcher.errors import RunNotFoundError
 from launcher.runs import directories
+from launcher.system import amounts
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.runs.records import Run
 
-_JOB = re.compile(r"(?P<backend>[a-z0-9]+):(?P<id>\S+)|(?P<number>\d+(_\d+)?)")
+_JOB = re.compile(r"(?P<backend>[a-z0-9]+):(?P<id>\S+)|(?P<number>\d+(_\d+)?(\.\d+)?)")
 """Texts that are a job's id rather than part of a run's."""
 
 
 def find(directory: Path, text: str, on: str | None = None) -> Run:
-    """The run with this id, or unique part of one, or with this job id: `4711`, `slurm:4711`, `4711_3`.
+    """The run with this id, or unique part of one, or with this job id: `4711`, `slurm:4711`, `4711_3`, `4711.0`.
 
     If none is known here, the cluster or backend `on` is asked, and the run is adopted. Raises `RunNotFoundError`.
     """
@@ -39,11 +40,17 @@ def find(directory: Path, text: str, on: str | None = None) -> Run:
 def _by_job(directory: Path, job: re.Match[str]) -> Run | None:
     """The newest run that a scheduler knows by this id: schedulers reuse them."""
     full = backends.ALIASES.get(job["backend"], job["backend"])
+    asked = job["id"] or job["number"]
+    steps: list[Run] = []
     for name in reversed(directories.ids(directory)):
         run = directories.read(directory, name)
         if full not in (None, backends.ALIASES.get(run.backend, run.backend)):
             continue
         for each in (run, *map(run.task, run.tasks)):
-            if each.job_id == (job["id"] or job["number"]):
+            if each.job_id == asked:
                 return directories.find(directory, each.id)
-    return None
+        steps += [run] * (run.allocation == asked)
+    if len(steps) > 1:
+        hint = amounts.listed(f"{run.job_id or 'waiting'} ({run.id})" for run in steps)
+        raise RunNotFoundError(f"job {asked} is an allocation with {len(steps)} runs", hint=f"its steps: {hint}")
+    return directories.find(directory, steps[0].id) if steps else None

@@ -117,7 +117,7 @@ class Follower:
                 now = time.monotonic()
                 self._leaving.look()
                 self._ending.obey(now)
-                self._errands.hear()
+                self._errands.hear(self._nodes.working)
                 if self._terminal is not None and (trouble := self._terminal.trouble()):
                     output.warn(f"rank {self._terminal.rank}: {trouble}")
                 if output.congested():
@@ -177,7 +177,7 @@ class Follower:
             return
         if isinstance(record, Event):
             self._workers.event(node, record)
-            self._errands.event(record)
+            self._errands.event(node, record)
         if self._terminal is not None and isinstance(record, Event):
             self._lend(self._terminal, node, record)
         self._report.add(node, record)

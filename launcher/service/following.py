@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from launcher import output
+from launcher.console import live_line
 from launcher.errors import LaunchError
 from launcher.runs import directories
 from launcher.service import again, observe, resume
@@ -53,7 +54,7 @@ def follow(
 def _again(run: Run, backend: AnyBackend, attempt: int, leaving: Leaving) -> Run | None:
     """Start the run again, unless another process that follows it has; None if neither can."""
     try:
-        with leaving.interrupts.at_once():
+        with leaving.interrupts.at_once(), live_line.waiting(f"starting {run.id} again"):
             return again.start(run, backend, attempt, doing=backend.name)
     except LaunchError as error:
         now = directories.again(run)

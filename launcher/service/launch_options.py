@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from launcher import output
 from launcher.errors import SpecError
 from launcher.settings.options import one_of, option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    from launcher.settings.config import Setting
 
 
 def is_rank(what: str) -> Callable[[str], object]:
@@ -47,13 +50,6 @@ class LaunchOptions:
     render_to: str = option(
         "", metavar="DIR", help="Write what would be sent to files in DIR, to send it by hand.", group="files"
     )
-    fetch: tuple[str, ...] = option(
-        (),
-        metavar="PATTERN",
-        flags=("--fetch",),
-        help="At the end, fetch these files of the first node, such as 'results/**', as the command fetch does.",
-        group="files",
-    )
     fetch_to: str = option(
         "",
         metavar="DIR",
@@ -89,12 +85,19 @@ def check(options: LaunchOptions) -> None:
             f"--render-to and --{'dry-run' if options.dry_run else 'detach'} exclude each other",
             hint="it starts nothing",
         )
-    if options.fetch and (options.detach or options.render_to):
-        raise SpecError(
-            f"--fetch and --{'detach' if options.detach else 'render-to'} exclude each other",
-            hint="distlaunch fetch RUN, once it has written them",
-        )
-    if options.fetch_to and not options.fetch:
-        raise SpecError("--fetch-to without --fetch", hint="add --fetch PATTERN")
     if options.if_running:
         one_of("if-running", "attach", "fail", "new")(options.if_running)
+
+
+def to_fetch(options: LaunchOptions, job: Mapping[str, Setting]) -> tuple[str, ...]:
+    """The patterns of files to fetch at the end. Those of the settings are left out where no one waits for the end."""
+    patterns: tuple[str, ...] = job["fetch"].value
+    nobody = "detach" if options.detach else "render-to" if options.render_to else ""
+    if options.fetch_to and not patterns:
+        raise SpecError("--fetch-to without --fetch", hint="add --fetch PATTERN")
+    if patterns and nobody:
+        hint = "distlaunch fetch RUN, once it has written them"
+        if job["fetch"].source == "flag":
+            raise SpecError(f"--fetch and --{nobody} exclude each other", hint=hint)
+        output.note(f"with --{nobody}, nothing is fetched at the end, though {job['fetch'].source} sets fetch: {hint}")
+    return () if nobody else patterns

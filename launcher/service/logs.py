@@ -58,6 +58,7 @@ def blocks(run: Run, nodes: Iterable[Source], *, follow: bool) -> Iterator[tuple
             yield from ((number, block) for block in _file_blocks(path))
             yield from ((number, block) for block in _latest_blocks(path.parent / "latest", number))
         return
+    del paths  # of many nodes, while they are followed
     yield from _live_blocks(run, observe.backend_of(run), follow=follow)
 
 

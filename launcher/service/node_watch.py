@@ -52,6 +52,12 @@ class NodeWatch:
         """Whether the node has reported its result."""
         return _done(self._report, node)
 
+    def working(self) -> set[int]:
+        """The nodes whose workers still run, or are being ended."""
+        known = enumerate(self._report.nodes)
+        left = [(node, each) for node, each in known if each.result is None and (each.workers or each.stopping)]
+        return {node for node, _ in left if not (node < len(self.alive) and self.alive[node] == "ended")}
+
     def heard(self, node: int, now: float) -> None:
         """Note that the node has sent something."""
         self._gone_since.pop(node, None)
@@ -70,6 +76,10 @@ class NodeWatch:
         """Poll soon, as the run's end was requested."""
         self.look_closely()
         self._next_poll = min(self._next_poll, now + self._poll_s)
+
+    def ending(self) -> None:
+        """Show that the run is being ended."""
+        self._announcer.ending()
 
     def pause(self, now: float) -> None:
         """Restart the waits: while nothing is read, silence proves nothing."""

@@ -17,6 +17,7 @@ from launcher.system import names
 
 _FOR_ALL = {"module": bool, "unique": bool, "if_running": str}
 _OF_A_TERMINAL = tuple(item.name for item in fields(LaunchOptions) if item.name not in _FOR_ALL)
+_OF_A_TERMINAL += ("fetch", "fetch_node")
 _DURATIONS = ("time", "grace", "rdzv_timeout", "peer_timeout")
 
 
@@ -24,6 +25,8 @@ def values(given: Mapping[str, Any], backend: str | None, cluster: str | None) -
     """The options with the values that the command line would give. Raises `SpecError` for invalid ones."""
     options = _options(backend, cluster)
     types = {**config.field_types(JobOptions), **config.field_types(options), **_FOR_ALL, "runs_dir": str}
+    for name in _OF_A_TERMINAL:
+        types.pop(name, None)
     for name in given:
         if name not in types:
             why = "; it only applies to a terminal" if name in _OF_A_TERMINAL else ""

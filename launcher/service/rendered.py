@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import SpecError, StorageError
 from launcher.runs import directories
-from launcher.system import input_file, storage, trust
+from launcher.system import amounts, input_file, storage, trust
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,9 +35,8 @@ def check(directory: Path, marks: tuple[str, ...]) -> None:
         all(os.path.lexists(directory / name) for name in marks) and directories.is_id(_run_in(directory / marks[0]))
     ):
         return
-    some = ", ".join(there[:3]) + (f" and {len(there) - 3} more" if len(there) > 3 else "")
     raise SpecError(
-        f"--render-to {str(directory)!r} holds other files: {some}",
+        f"--render-to {str(directory)!r} holds other files: {amounts.listed(there)}",
         hint="name a new directory, or one of the same kind of run",
     )
 

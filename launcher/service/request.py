@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from launcher import backends, output, spec
 from launcher.errors import SpecError
 from launcher.payload import credentials
-from launcher.service.launch_options import LaunchOptions, check, is_rank
+from launcher.service.launch_options import LaunchOptions, check, is_rank, to_fetch
 from launcher.settings import checks, config, job_spec
 from launcher.settings.options import JobOptions
 from launcher.system import names
@@ -40,6 +40,9 @@ class Request:
     ranks: Wanted | None
     ranks_asked: bool
     """Whether the ranks were given on this command line."""
+
+    fetch: tuple[str, ...]
+    """Patterns of the files to fetch at the end, from the nodes that `job.fetches` names."""
 
     lent: LentTerminal | None
     """How workers share our terminal and stdin; see `terminal_modes.lent`."""
@@ -73,11 +76,10 @@ def resolve(backend_name: str | None, values: Mapping[str, Any], settings: confi
         output.detail(f"settings: {path}")
     ranks = config.ranks(general.log_ranks)
     asked = config.build(JobOptions, job)
-    options = _with_keyboard(options, asked)
+    options, fetch = _with_keyboard(options, asked), to_fetch(options, job)
     lent = _lent(options, asked, ranks, where.backend)
     if options.interactive and ranks is not None:
         ranks |= {int(options.interactive)}
-    debug = int(options.debug) if options.debug else None
     return Request(
         backend=where.backend,
         backend_name=where.backend.name,
@@ -85,14 +87,15 @@ def resolve(backend_name: str | None, values: Mapping[str, Any], settings: confi
         job=replace(
             _job(asked, options, values["script"], values.get("args") or []),
             terminal=lent,
-            debug=debug,
-            fetches=bool(options.fetch),
+            debug=int(options.debug) if options.debug else None,
+            fetches=asked.fetch_node if fetch else "",
         ),
         options=options,
         runs_root=general.runs_dir,
         on_hangup=asked.on_hangup,
         ranks=ranks,
         ranks_asked=resolved["log_ranks"].source == "flag",
+        fetch=fetch,
         lent=lent,
         settings={**where.own, **job},
     )

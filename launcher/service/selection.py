@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import datetime
-from typing import get_args
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, get_args
 
 from launcher import spec
 from launcher.agent.failures import ENDS
@@ -13,6 +13,9 @@ from launcher.errors import RequestError, SpecError
 from launcher.results.run import State
 from launcher.runs import directories
 from launcher.system import names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +29,16 @@ class Selection:
     name: str = ""
 
     @classmethod
-    def parse(cls, states: str | None = None, since: str | None = None, name: str | None = None) -> Selection:
-        """The conditions as the command line has them: `running,failed`, `2h` or `2026-11-20`, and a run name."""
+    def parse(
+        cls,
+        states: str | Iterable[str] | None = None,
+        since: str | float | timedelta | datetime | None = None,
+        name: str | None = None,
+    ) -> Selection:
+        """The conditions as a user gives them: `running,failed`, `2h` (or `2026-11-20`, or seconds), and a run name."""
+        words = states.split(",") if isinstance(states, str) else states
         return cls(
-            states=frozenset(_states(states) if states is not None else ()),
+            states=frozenset(() if words is None else _states(words)),
             since=_since(since) if since is not None else 0.0,
             name=spec.run_name(name) if name else "",
         )
@@ -46,18 +55,26 @@ class Selection:
 EVERY = Selection()
 
 
-def _states(text: str) -> list[str]:
+def _states(words: Iterable[str]) -> list[str]:
     known = [state for part in get_args(State) for state in (get_args(part) or ())]
     known += map(str, ENDS)
-    found = [word.strip() for word in text.split(",")]
+    found = [word.strip() for word in words]
     for word in found:
         if word not in known:
-            raise RequestError(f"--state: there is no state {word!r}", hint=names.hint(word, known))
+            raise RequestError(f"there is no state {word!r}", hint=names.hint(word, known))
     return found
 
 
-def _since(text: str) -> float:
+def _since(since: str | float | timedelta | datetime) -> float:
     """The time in Unix seconds: a duration before now, or a local date, with or without a time of day."""
+    if isinstance(since, datetime):
+        return since.timestamp()
+    if not isinstance(since, str):
+        return time.time() - (since.total_seconds() if isinstance(since, timedelta) else since)
+    return _parsed(since)
+
+
+def _parsed(text: str) -> float:
     try:
         return time.time() - spec.parse_duration(text, "since")
     except SpecError:
@@ -66,4 +83,4 @@ def _since(text: str) -> float:
         return datetime.fromisoformat(text.strip()).timestamp()
     except (ValueError, OverflowError, OSError):
         hint = "write 2h, 3d, 2026-11-20 or '2026-11-20 14:30'"
-        raise RequestError(f"--since {text!r} is neither a duration nor a date", hint=hint) from None
+        raise RequestError(f"since {text!r} is neither a duration nor a date", hint=hint) from None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from launcher import output, spec
+from launcher import spec
+from launcher.console import live_line
 from launcher.errors import RequestError, RunContinuesError
 from launcher.service import observe
+from launcher.system import amounts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,8 +19,6 @@ if TYPE_CHECKING:
     from launcher.runs.records import Run
 
 _POLL_S = (0.1, 10.0)
-_PATIENCE_S = 5.0
-"""A longer wait is announced."""
 
 
 def wait(runs: Sequence[Run], *, first: bool = False, timeout: str | None = None) -> list[tuple[Run, RunState]]:
@@ -30,7 +31,7 @@ def wait(runs: Sequence[Run], *, first: bool = False, timeout: str | None = None
     ended: dict[str, RunState] = {}
     by_id = {run.id: run for run in runs}
     left = list(by_id)
-    pause, told = _POLL_S[0], False
+    pause = _POLL_S[0]
     while True:
         states = {name: observe.state_of(by_id[name]) for name in left}
         ended |= {name: state for name, state in states.items() if state["exit_code"] is not None}
@@ -44,15 +45,21 @@ def wait(runs: Sequence[Run], *, first: bool = False, timeout: str | None = None
                 f"{', '.join(left)} {'has' if len(left) == 1 else 'have'} not ended within {timeout}",
                 hint=f"distlaunch attach {left[0]}",
             )
-        if not told and waited > _PATIENCE_S:
-            told = True
-            output.note(*(f"waiting for {name}: {_about(states[name])}" for name in left))
+        live_line.show(f"waiting for {amounts.listed(left)} to end: {_together([states[name] for name in left])}")
         time.sleep(pause if limit_s is None else max(0.0, min(pause, limit_s - waited)))
         pause = min(pause * 1.3, _POLL_S[1])
 
 
+def _together(states: Sequence[RunState]) -> str:
+    """What one run does, or how many of several are in which state."""
+    if len(states) == 1:
+        return _about(states[0])
+    return ", ".join(f"{count} {word}" for word, count in Counter(state["state"] for state in states).items())
+
+
 def _about(state: RunState) -> str:
-    return f"{state['state']}: {state['detail']}" if state["detail"] else state["state"]
+    says_more = state["detail"].lower() not in ("", state["state"])
+    return f"{state['state']}: {state['detail']}" if says_more else state["state"]
 
 
 def _check(states: dict[str, RunState], left: Sequence[str]) -> None:

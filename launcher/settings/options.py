@@ -84,6 +84,21 @@ def _numa_binding(text: str) -> str | None:
     return text or None
 
 
+def _patterns(patterns: tuple[str, ...]) -> None:
+    from launcher.agent.outputs import tree
+
+    for pattern in patterns:
+        try:
+            tree.matcher(pattern)
+        except tree.TreeError as error:
+            raise SpecError(f"fetch: {error}") from None
+
+
+def _fetch_node(text: str) -> None:
+    if text != "all" and not (text.isascii() and text.isdecimal() and len(text) < 8):
+        raise SpecError(f"fetch-node {text!r} is neither a node rank nor all", hint="write --fetch-node all")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
     """Options of every backend; `job_spec.from_options` turns them into a `JobSpec`."""
@@ -227,6 +242,21 @@ class JobOptions:
         help="What happens to the run when the terminal that follows it is closed.",
         check=lambda text: text and one_of("on-hangup", "detach", "cancel")(text),
         default_text="detach; with local: cancel",
+    )
+    fetch: tuple[str, ...] = option(
+        (),
+        metavar="PATTERN",
+        flags=("--fetch",),
+        help="At the end, fetch these files, such as 'results/**', as the command fetch does.",
+        check=_patterns,
+        group="files",
+    )
+    fetch_node: str = option(
+        "0",
+        metavar="N|all",
+        help="Fetch from this node, at the end and with the command fetch; all: one directory per host.",
+        check=_fetch_node,
+        group="files",
     )
     no_python: bool = option(False, help="SCRIPT is a program, not a Python script.", executes=True)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from launcher.system.writing import OpenLines
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -21,6 +23,7 @@ class Manner:
     closed: dict[int, OSError] = field(default_factory=dict)
     """Streams that can no longer be written, with the reason."""
 
+    lines: OpenLines = field(default_factory=OpenLines)
     writer: Writer | None = None
     live: LiveLine | None = None
     """A temporary line on the terminal (`console.live_line`)."""

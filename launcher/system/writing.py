@@ -84,6 +84,27 @@ class LiveLine:
             write_all(fd, data)
 
 
+class OpenLines:
+    """The streams, other than terminals, that end in the middle of a line. Streams to the same file are one."""
+
+    def __init__(self) -> None:
+        self._open: set[object] = set()
+        self.lock = threading.RLock()  # a signal handler may write, too
+
+    def next(self, fd: int, data: bytes, *, message: bool) -> bytes:
+        """What to write next; a message never continues another's line."""
+        if not data:
+            return data
+        try:
+            found = os.fstat(fd)
+            file: object = (found.st_dev, found.st_ino)
+        except OSError:
+            file = fd
+        begins = b"\n" if message and file in self._open and not os.isatty(fd) else b""
+        (self._open.discard if data.endswith(b"\n") else self._open.add)(file)
+        return begins + data
+
+
 class Writer:
     """Writes what it is given in a thread, in order."""
 

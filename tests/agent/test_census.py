@@ -144,8 +144,8 @@ def test_in_a_terminal_a_worker_sees_what_it_sees_under_torchrun(distlaunch: Cli
     found = differences(read(theirs, 1)[0], read(ours, 1)[0])
 
     own = {key: value for key, value in found.items() if not key.startswith(("/env/", "/seeds", "/authkey"))}
-    assert set(own) == {"/stdin"}
-    assert all(name.startswith("/dev/pts/") for name in own["/stdin"])
+    assert set(own) <= {"/stdin"}  # terminals, whose numbers may be the same by chance
+    assert all(name.startswith("/dev/pts/") for names in own.values() for name in names)
     assert all(read(ours, 1)[0]["streams"][name]["isatty"] for name in ("stdout", "stderr"))
     assert [told[0] for told in read(ours, 1)[0]["terminal"].values()] == [[101, 33]] * 3
 

@@ -42,17 +42,24 @@ def test_files_of_hosts_are_fetched_whole(rack: Rack) -> None:
     rack.private_disks(*rack.ssh.hosts[:2])
     rack.write("writes.py", WRITES)
     (rack.directory / "data").symlink_to("/etc")
-    run = rack("--nodes", "2", "--fetch", "results/deep", "--fetch-to", "at-end", "--fetch", "*.none", "writes.py")
+    at_end = ("--fetch", "results/rank-1.bin", "--fetch", "*.none", "--fetch-to", "at-end", "--fetch-node", "all")
+    run = rack("--nodes", "2", *at_end, "--output", "json", "writes.py")
     assert run.exit_code == 0, run.stderr
     assert "1 file fetched to at-end" in run.stderr
+    names, result = [host.name for host in rack.ssh.hosts[:2]], run.json["result"]
+    assert [file["path"] for file in result["fetched"]["files"]] == [f"{names[1]}/results/rank-1.bin"]
+    assert [node["to"] for node in result["fetched"]["nodes"]] == [f"at-end/{name}" for name in names]
+    assert {node["output_dir"] for node in [*result["nodes"], *result["fetched"]["nodes"]]} == {result["output_dir"]}
+    assert f"  outputs: {result['output_dir']} on {', '.join(names)}\n" in run.stderr
     assert "stay links: data -> /etc; --links follow" in run.stderr
-    assert (rack.directory / "at-end/results/deep/empty.txt").exists()
     name = rack.id_of("writes")
 
     one = rack.shell("fetch", name, "results/**", "--to", "one", "--output", "json").json["result"]
-    every = rack.shell("fetch", "last", "--node", "all", "--to", "every")
+    every = rack.shell("fetch", "last", "--to", "every", env={"DISTLAUNCH_FETCH_NODE": "all"})
     again = rack.shell("fetch", "last", "--node", "all", "--to", "every")
     missing = rack.shell("fetch", "last", "result/*")
+    rack.ssh.hosts[1].run(("rm", "-r", result["output_dir"]))
+    gone = rack.shell("fetch", "last", "results/*.bin", "--node", "all", "--to", "gone")
 
     odd = os.fsdecode(b"results/odd \n[name]\xff'\"$")
     there = {"results/rank-0.bin", "results/latest.bin", "results/deep/empty.txt", odd}
@@ -71,6 +78,11 @@ def test_files_of_hosts_are_fetched_whole(rack: Rack) -> None:
         assert hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(content(rank)).digest()
     assert not list((rack.directory / "every").rglob("writes.py")), "what was sent is not fetched"
     assert again.stdout.startswith("0 files fetched to every")
+    assert gone.exit_code == 4
+    assert gone.stderr.count("error[") == 1
+    assert f"not fetched from node 1 ({names[1]}): {names[1]}: {result['output_dir']}: No such file" in gone.stderr
+    assert "2 other files are in 'gone'" in gone.stderr
+    assert (rack.directory / "gone" / names[0] / "results/rank-0.bin").read_bytes() == content(0)
     assert missing.exit_code == 2
     assert "nothing matches 'result/*'" in missing.stderr
     assert "results/" in missing.stderr

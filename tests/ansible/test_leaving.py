@@ -51,3 +51,10 @@ def test_a_removed_run_is_gone_on_its_hosts_too_unless_one_of_them_does_not_answ
     assert rack.shell("prune", "--older-than", "0.001s").exit_code == 0
     assert not list(rack.remote.glob("runs/*"))
     assert not list(rack.cli.runs.glob("short-*"))
+
+
+def test_a_terminal_that_is_closed_at_any_moment_of_a_run_loses_no_line_and_changes_no_end(rack: Rack) -> None:
+    rack.write("lines.py", leaves.LINES)
+    leaves.is_disconnected_while_it_runs(
+        leaves.Desk(rack.cli, {}, rack.directory), *rack.argv("--nodes", "2", "--share")
+    )

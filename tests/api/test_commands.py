@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -91,14 +92,27 @@ def ls(here: Path) -> None:
 
 
 def hosts(here: Path) -> None:
-    """Of a backend without: tests/ansible/test_lease_hosts.py has some."""
-    with pytest.raises(distlaunch.BackendUnavailableError) as caught:
-        distlaunch.cluster_hosts("local")
-    done = Cli(here)("hosts", "--on", "local", "--output", "json")
-    assert {key: done.json["error"][key] for key in ("code", "message")} == {
-        "code": caught.value.code,
-        "message": caught.value.message,
-    }
+    waits = distlaunch.submit("work.py", ["wait"])
+    ours, theirs = distlaunch.cluster_hosts("local"), result_of(here, "hosts", "--on", "local")["hosts"]
+    waits.cancel(force=True)
+
+    assert [each["host"] for each in ours] == [each["host"] for each in theirs] == [socket.gethostname()]
+    for (host,) in (ours, theirs):
+        assert waits.id in [lease["run"] for lease in host["leases"]]
+        assert host["state"] == "up"
+
+
+def clusters(here: Path) -> None:
+    (here / "distlaunch.toml").write_text('[clusters.lab]\nbackend = "local"\n[clusters.off]\nbackend = "slurm"\n')
+    theirs = result_of(here, "clusters", "--nodes", "2")["clusters"]
+    ours = distlaunch.cluster_overviews(nodes=2)
+    for each in (*ours, *theirs):
+        if each["start"]:
+            each["start"]["at"] = 0.0
+        if each["cluster"] == "lab":  # another test's runs count too, and come and go
+            assert [type(each.pop(count)) for count in ("nodes_free", "gpus_free", "own_runs")] == [int] * 3
+    assert ours == theirs
+    assert next((each["cluster"], each["nodes"], each["problem"] is None) for each in ours) == ("lab", 1, True)
 
 
 def status(here: Path) -> None:
@@ -256,6 +270,7 @@ CALLS: dict[str, Callable[[Path], None]] = {
     "requeue": requeue,
     "adopt": adopt,
     "hosts": hosts,
+    "clusters": clusters,
     "config": config,
     "doctor": doctor,
     "torchrun": torchrun,

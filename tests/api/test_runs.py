@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import threading
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -92,6 +92,23 @@ def test_a_wait_that_times_out_leaves_the_run_and_cancel_ends_it(here: Path) -> 
     assert run.cancel() == run.result
     assert run.state == "cancelled"
     assert distlaunch.runs(state=("running", "starting")) == []
+
+
+def test_runs_are_listed_by_name_and_time(here: Path) -> None:
+    first = distlaunch.submit("work.py", name="first")
+    first.wait(LIMIT_S)
+    between = datetime.now(tz=timezone.utc)
+    second = distlaunch.submit("work.py", name="second")
+    second.wait(LIMIT_S)
+
+    assert distlaunch.runs(name="first") == distlaunch.runs(name="first", since=3600, state="success") == [first]
+    assert distlaunch.runs(since=between) == distlaunch.runs(since=between, name="second") == [second]
+    assert distlaunch.runs(since=timedelta(hours=1)) == distlaunch.runs(since="1h") == [first, second]
+    assert distlaunch.runs(name="first", since=between) == []
+    with pytest.raises(distlaunch.RequestError, match="no state 'sucess'"):
+        distlaunch.runs(state="sucess")
+    with pytest.raises(distlaunch.RequestError, match="since 'yesterday'"):
+        distlaunch.runs(since="yesterday")
 
 
 def test_ctrl_c_ends_the_waiting_and_not_the_run(here: Path) -> None:

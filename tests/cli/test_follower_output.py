@@ -25,7 +25,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bytes]]:
     """What is written, in place of the terminal."""
     written: list[tuple[int, bytes]] = []
 
-    def write(fd: int, data: bytes) -> bool:
+    def write(fd: int, data: bytes, *, message: bool = False) -> bool:
         written.append((fd, data))
         return True
 

@@ -59,6 +59,7 @@ def test_bytes_are_exact_streams_are_told_apart_and_the_result_is_last(distlaunc
     assert {"agent_started", "worker_started", "done"} <= {each.get("event") for each in found}
     assert [each["state"] for each in found if each["type"] == "state"][-1] == "success"
     logged = objects(distlaunch("logs", "last", "--output", "jsonl").stdout.encode().splitlines())
+    assert logged == objects(distlaunch("logs", "last", "--output", "json").stdout.encode().splitlines())
     assert [each for each in logged if each["type"] == "line"] == lines
     assert logged[0] == found[0]
 

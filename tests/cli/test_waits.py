@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 from typing import TYPE_CHECKING
 
 from launcher.agent.protocol import Event
@@ -21,10 +22,22 @@ HOSTS = [f"n{number}" for number in range(64)]
 SLOW = "import pathlib, time\nwhile not pathlib.Path('go').exists():\n    time.sleep(0.05)\n"
 STUBBORN = """
 import pathlib, signal, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, lambda *_: print("half of ", end="", flush=True))
 print("ready", flush=True)
 while not pathlib.Path("go").exists():
     time.sleep(0.05)
+print("a line")
+"""
+RESTARTED = """
+import os, pathlib, signal, sys, time
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
+    sys.exit()
+if os.environ["RANK"] == "1":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    pathlib.Path("deaf").touch()
+while not pathlib.Path("go" if os.environ["RANK"] == "1" else "deaf").exists():
+    time.sleep(0.05)
+sys.exit(3)
 """
 
 
@@ -45,15 +58,29 @@ def test_on_a_pipe_a_phase_that_lasts_is_a_line(distlaunch: Cli) -> None:
 
 def test_on_a_pipe_a_stop_that_lasts_is_a_line(distlaunch: Cli) -> None:
     distlaunch.write("stubborn.py", STUBBORN)
-    process = distlaunch.start("local", "--grace", "60s", "stubborn.py")
+    process = distlaunch.start("local", "--grace", "60s", "stubborn.py", stderr=subprocess.STDOUT)
 
     until(process, b"ready")
     process.send_signal(signal.SIGTERM)
-    until_stderr(process, b"waiting for the node to end (5 s)")
+    shown = until(process, b"waiting for the node to end (5 s)")
+    (distlaunch.directory / "go").touch()
+
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"\nhalf of \nwaiting for the node to end (5 s)\n" in shown, "not in the worker's line"
+    assert b"a line\n" in rest
+
+
+def test_on_a_pipe_the_end_of_workers_before_a_restart_is_a_line(distlaunch: Cli) -> None:
+    distlaunch.write("restarted.py", RESTARTED)
+    options = ("--nodes", "2", "--nproc-per-node", "1", "--max-restarts", "1", "--grace", "60s")
+    process = distlaunch.start("local", *options, "restarted.py")
+
+    until_stderr(process, b"restarting (1 of 1): waiting up to 60 s for 1 worker to end (5 s)")
     (distlaunch.directory / "go").touch()
 
     process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 0
 
 
 def test_more_workers_than_cpus_are_reported_once(distlaunch: Cli) -> None:

@@ -152,6 +152,12 @@ def test_a_cluster_takes_the_options_of_its_backend_and_no_others(distlaunch: Cl
     run = json.loads(recorded.read_text())
     assert (run["options"], run["cluster"], run["nodes"]) == ({"share_gpus": True}, "lab", "3")
 
+    assert distlaunch("run", "--on=lab", "--no-share-gpus", "x.py").exit_code == 0
+    recorded = max(distlaunch.runs.glob("*/run.json"), key=lambda path: path.stat().st_mtime)
+    assert json.loads(recorded.read_text())["options"] == {"share_gpus": False}
+    assert "--share-gpus" in distlaunch("run", "--on", "lab", "--help").stdout
+    assert "--share-gpus" not in distlaunch("run", "--help").stdout
+
     distlaunch.write("distlaunch.toml", '[clusters.lab]\nbackend = "local"\npartition = "a"\n')
     done = distlaunch("run", "--on", "lab", "x.py")
     assert done.exit_code == 2

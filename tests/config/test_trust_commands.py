@@ -11,7 +11,7 @@ import pytest
 
 from launcher.backends.kubernetes import kubeconfig, patch
 from launcher.errors import UntrustedError
-from launcher.settings import config, quarantine, toml_file
+from launcher.settings import config, quarantine, toml_file, verdicts
 from tests.config.owners import (
     ME,
     STRANGER,
@@ -77,6 +77,9 @@ class TestCommands:
         (home / "distlaunch/quarantine.json").write_text("{}")
         with pytest.raises(UntrustedError, match="list of bad hosts"):
             quarantine.hosts("lab", {"XDG_CONFIG_HOME": str(home)})
+        (home / "distlaunch/doctor.json").write_text("{}")
+        with pytest.raises(UntrustedError, match="doctor's last verdicts"):
+            verdicts.of("lab", {"XDG_CONFIG_HOME": str(home)})
         assert config.load({**env, "DISTLAUNCH_TRUST": str(place)}, str(tmp_path)).files
 
     def test_a_home_that_cannot_be_searched_has_no_settings(self, place: Path) -> None:

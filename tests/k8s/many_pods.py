@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from launcher.agent.protocol import encode_event
+from launcher.agent.stream.plain import Encoder
 
 RUN = "many-20261120-140000-abcd"
 _EVERY_S = 0.1
@@ -44,13 +45,14 @@ class Server:
 
     def _log(self, node: int) -> list[tuple[float, bytes]]:
         """The lines of a pod with their times."""
+        encode = Encoder().encode
         started = encode_event("agent_started", node, version=1, run=RUN, host=f"h{node}", pid=1, start_ticks=1)
         done = encode_event("done", node, result="success", exit_code=0, cause=None, restarts=0, duration_s=1.0)
         printed = [
-            (self._start + number * _EVERY_S, f"{node}.{node}| {line(node, number)}\n".encode())
+            (self._start + number * _EVERY_S, encode(f"{node}.{node}| {line(node, number)}\n".encode()))
             for number in range(1 if node < self._silent else self._lines)
         ]
-        return [(self._start, started), *printed, (self._start + self._lines * _EVERY_S, done)]
+        return [(self._start, encode(started)), *printed, (self._start + self._lines * _EVERY_S, encode(done))]
 
     def _pod(self, node: int) -> dict[str, Any]:
         state: dict[str, Any] = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.backends.kubernetes.api import Cluster
+    from launcher.backends.kubernetes.handle import KubernetesHandle
     from tests.command import Cli
 
 FINE = '{"a": 1}'
@@ -75,7 +77,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     found: list[float] = []
     for module in (api, submission):
         monkeypatch.setattr(
-            module, "time", SimpleNamespace(sleep=found.append)
+            module, "time", SimpleNamespace(sleep=found.append, monotonic=time.monotonic)
         )  # theirs alone: other threads sleep, too
     return found
 
@@ -175,21 +177,27 @@ def test_another_runs_object_of_that_name_is_not_ours(tmp_path: Path, pauses: li
     assert pauses == []
 
 
+def handle(kind: str, run: str) -> KubernetesHandle:
+    """Of the objects x-1."""
+    where = {"run_dir": "", "namespace": "", "context": "", "kubeconfig": "", "python": ""}
+    return {**where, "run": run, "name": "x-1", "kind": kind, "nodes": 1, "min_nodes": 1}  # type: ignore[typeddict-item]
+
+
 def test_looking_for_a_run_deletes_nothing_and_cancelling_it_deletes_what_has_no_owner(tmp_path: Path) -> None:
     """A launcher may have died when only the TrainingRuntime was there, or still run on a host with another clock."""
     missing = (404, "")
     with answering(tmp_path, [missing, missing, (200, "{}"), missing, missing]) as (cluster, asked):
-        assert submission.find(cluster, "trainjob", "x-1", "x-1") is None
+        assert submission.find(cluster, handle("trainjob", "x-1")) is None
         assert asked == ["GET"]
-        submission.remove(cluster, "trainjob", "x-1", "x-1")
+        submission.remove(cluster, handle("trainjob", "x-1"))
         assert asked[1:] == ["GET", "DELETE"]
-        submission.remove(cluster, "trainjob", "x-1", "x-1")  # it was removed already
+        submission.remove(cluster, handle("trainjob", "x-1"))  # it was removed already
 
 
 def test_another_runs_objects_are_neither_found_nor_removed(tmp_path: Path) -> None:
     with answering(tmp_path, [(200, json.dumps(OURS))] * 2) as (cluster, asked):
-        assert submission.find(cluster, "job", "x-1", "x-2") is None
-        submission.remove(cluster, "job", "x-1", "x-2")
+        assert submission.find(cluster, handle("job", "x-2")) is None
+        submission.remove(cluster, handle("job", "x-2"))
 
     assert asked == ["GET"] * 2
 
@@ -209,7 +217,7 @@ def test_objects_may_still_appear_only_if_the_creation_of_their_owner_was_not_an
     unsure: bool,
 ) -> None:
     """Nothing that an owner owns is left once the owner is deleted."""
-    for name in ("_check", "ttl"):
+    for name in ("check", "ttl"):
         monkeypatch.setattr(submission, name, Mock())
     made = [{**OURS, "apiVersion": "v1"}, OWNED, {"kind": "Pod", "metadata": OWNED["metadata"]}]
     plan: Any = SimpleNamespace(objects=made, has_key=False, secrets=(), name="x-1")

@@ -96,6 +96,18 @@ def test_the_commands_at_the_head_of_the_yaml_submit_to_the_runs_own_namespace_a
     user.wait_nothing_left()
 
 
+def test_kubectl_apply_on_the_clients_side_takes_a_rendered_directory_too(user: User, tmp_path: Path) -> None:
+    """Its limit is 256 KiB for an object, much less than the API server's."""
+    (user.cli.directory / "noise.bin").write_bytes(os.urandom(300_000))
+    rendered = user("k8s", "--render-to", str(tmp_path / "out"), "x.py")
+    assert rendered.exit_code == 0, rendered.stderr
+
+    user.kube.kubectl("apply", "-f", str(tmp_path / "out"), "-n", user.namespace)
+
+    kinds = [name.partition(" ")[0] for name in user.left()]
+    assert (kinds.count("jobs"), kinds.count("services"), kinds.count("configmaps")) == (1, 1, 3)
+
+
 def test_one_delete_removes_all_and_is_a_cancel(user: User) -> None:
     run = user.detached("--nodes", "3", "x.py")
     user.wait_pods(run, 3)
@@ -136,6 +148,7 @@ def test_ctrl_c_ends_a_waiting_run_and_shows_why_it_waited(user: User) -> None:
 
 
 def test_runs_of_others_are_listed_by_their_label(user: User) -> None:
+    none = user("ls", "--on", "k8s", "--output", "json", env={"DISTLAUNCH_RUNS_DIR": "/nowhere"}).json["result"]
     done = user("k8s", "--detach", "--name", "My Run_1", "--nodes", "2", "x.py")
     run = done.stdout.strip()
     user.wait_pods(run, 2)
@@ -145,6 +158,7 @@ def test_runs_of_others_are_listed_by_their_label(user: User) -> None:
     ]
 
     assert "name 'My Run_1' becomes 'my-run-1'" in done.stderr
+    assert none["runs"] == []
     assert [(item["run"], item["state"], item["nodes"]) for item in listed] == [(run, "pending", "2")]
 
 

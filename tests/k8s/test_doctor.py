@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from testbed import Kube
     from tests.k8s.conftest import User
 
+ON = ("--on", "lab")
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(300)]
 
 
@@ -40,6 +42,25 @@ def test_two_nodes_are_examined_and_those_in_quarantine_are_left_out(pods: User,
     assert (len(set(hosts)), [node["reported"] for node in told["nodes"]]) == (2, [True, True])
     wrong = {finding["check"] for finding in told["findings"]} & {"versions", "clock", "ports", "mtu", "gpu"}
     assert (wrong, sorted(told["links"]["names"])) == (set(), hosts)
+
+    lists = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}
+    owners = {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["list"]}
+    waits = pods.follow("--name", "waits", "--gpus-per-node", "2", "--no-python", "sleep", "600")
+    (host,) = {pod["spec"]["nodeName"] for pod in pods.wait_pods(waits.run, 1)}
+    all_hosts = {each["host"]: each for each in pods("hosts", *ON, "--output", "json").json["result"]["hosts"]}
+    poor = pods.with_rights("poor", [lists, owners])("hosts", *ON)
+    nobody = pods.with_rights("nobody", [])("hosts", *ON)
+    pods("cancel", waits.run)
+
+    assert {each["state"] for each in all_hosts.values()} == {"ready"}
+    assert {name: each["gpus_used"] for name, each in all_hosts.items() if each["gpus_used"]} == {host: 2}
+    assert all_hosts[host]["gpus_total"] > 2
+    examined = {name for name, each in all_hosts.items() if each["doctor"] and each["doctor"]["run"] == told["run"]}
+    assert (len(all_hosts), examined) == (len(own_kube.nodes), set(hosts))
+    assert [lease["run"] for lease in all_hosts[host]["leases"]] == [waits.run]
+    assert re.search(rf"(?m)^{host} +unknown +.*{waits.run} ", poor.stdout), poor.stdout + poor.stderr
+    assert "you may not list the cluster's nodes" in poor.stderr
+    assert (nobody.exit_code, nobody.stderr.count("error[")) == (3, 1)
 
     quarantine.add("lab", dict.fromkeys(hosts, "slow"), {"HOME": str(pods.cli.directory)})
     pods.write("meet.py", MEET)

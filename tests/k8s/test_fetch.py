@@ -12,15 +12,22 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(300)]
 
 WRITES = """
-import os, sys, time
+import os, signal, sys, time
 assert os.readlink("data") == "/etc" and os.path.exists("data/passwd"), "a link out of the directory stays one"
 os.makedirs("results", exist_ok=True)
 with open(f"results/rank-{os.environ['RANK']}.bin", "wb") as file:
     file.write(bytes(range(256)) * 10_000)
 print("written", flush=True)
-while sys.argv[1:] == ["waits"]:
+def ends(*_):
+    time.sleep(2)
+    open("results/late.txt", "w").close()
+    raise SystemExit
+if sys.argv[1:] == ["fails"]:
+    if os.environ["RANK"] == "1":
+        raise SystemExit(3)
+    signal.signal(signal.SIGTERM, ends)
+while sys.argv[1:]:
     time.sleep(0.1)
-raise SystemExit(3 if sys.argv[1:] == ["fails"] else 0)
 """
 CONTENT = bytes(range(256)) * 10_000
 
@@ -33,8 +40,9 @@ def test_files_of_pods_are_fetched_before_they_are_lost(pods: User) -> None:
     running.wait("its line", lambda: "written" in running.stdout)
 
     every = pods("fetch", running.run, "results", "--node", "all", "--to", "every", "--output", "json")
-    ends = ("--name", "ends", "--fetch", "results/*", "--output", "json")
-    done = pods("k8s", "--nodes", "2", *ends, "writes.py", "fails")
+    ends = ("--fetch", "results/*", "--output", "json")
+    done = pods("k8s", "--nodes", "2", *ends, "--name", "ends", "--fetch-node", "all", "writes.py", "fails")
+    one = pods("k8s", "--nodes", "2", *ends, "--name", "one", "--fetch-node", "1", "writes.py")
     nothing = pods("k8s", "--name", "nothing", "--fetch", "none/**", "--fetch-to", "no", "writes.py")
     late = pods("fetch", done.json["result"]["run"], "results/*", "--to", "late")
     cancelled = pods("cancel", running.run)
@@ -43,9 +51,14 @@ def test_files_of_pods_are_fetched_before_they_are_lost(pods: User) -> None:
     assert paths == {"node-0/results/rank-0.bin", "node-1/results/rank-1.bin"}
     assert (pods.cli.directory / "every/node-1/results/rank-1.bin").read_bytes() == CONTENT
     assert done.exit_code == 1, "the run has failed, and its files are fetched all the same"
-    fetched = done.json["result"]["fetched"]
-    assert [file["path"] for file in fetched["files"]] == ["results/rank-0.bin"]
-    assert (pods.cli.directory / done.json["result"]["run"] / "results/rank-0.bin").read_bytes() == CONTENT
+    fetched, run = done.json["result"]["fetched"], done.json["result"]["run"]
+    assert {file["path"] for file in fetched["files"]} == {*paths, "node-0/results/late.txt"}, done.stderr
+    assert (pods.cli.directory / run / "node-0/results/rank-0.bin").read_bytes() == CONTENT
+    where = [(node["node"], node["output_dir"]) for node in done.json["result"]["nodes"]]
+    assert where == [(node["node"], node["output_dir"]) for node in fetched["nodes"]]
+    assert [node["to"] for node in fetched["nodes"]] == [f"{run}/node-0", f"{run}/node-1"]
+    assert one.exit_code == 0, one.stderr
+    assert [file["path"] for file in one.json["result"]["fetched"]["files"]] == ["results/rank-1.bin"]
     assert nothing.exit_code == 2
     assert "not fetched: " in nothing.stderr
     assert "nothing matches 'none/**'" in nothing.stderr

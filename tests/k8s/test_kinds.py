@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(600)]
 
+WORKLOADS = "/apis/kueue.x-k8s.io/v1beta1/namespaces/{}/workloads"
+
 
 def test_every_kind_gives_each_node_its_rank_and_reports_a_failure(kinds: User) -> None:
     """All at once, one of them with torch."""
@@ -184,6 +186,19 @@ def test_kueue_admits_a_run_and_one_that_waits_reports_it(kinds: User) -> None:
     for kind, follower in others.items():
         done = follower.result()
         assert (done.exit_code, done.stdout.count("sum 3")) == (0, 2), f"{kind}: {done.stderr}"
-    workloads = kinds.kube.api.get(f"/apis/kueue.x-k8s.io/v1beta1/namespaces/{kinds.namespace}/workloads")["items"]
+    workloads = kinds.kube.api.get(WORKLOADS.format(kinds.namespace))["items"]
     owners = {item["metadata"]["ownerReferences"][0]["kind"] for item in workloads}
     assert owners == {"Job", "JobSet", "TrainJob", "PyTorchJob", "Pod"}, "all of them were Kueue's to admit"
+
+    again = kinds.follow("--queue", "team", "--cpu", "100m", "waits.py")
+    again.until("ready")
+    admitted = {item["metadata"]["uid"] for item in kinds.kube.api.get(WORKLOADS.format(kinds.namespace))["items"]}
+    requeued = kinds("requeue", again.run)
+    assert requeued.exit_code == 0, requeued.stderr
+    left = again.result()
+    assert left.exit_code == 0, left.stderr
+    shown = kinds("logs", again.run).stdout
+    assert [shown.count(word) for word in ("saving with time left", "saved", "attempt 1 preempted")] == [1, 1, 1]
+    now = kinds.kube.api.get(WORKLOADS.format(kinds.namespace))["items"]
+    mine = [item for item in now if item["metadata"]["ownerReferences"][0]["name"] == again.run]
+    assert [item["metadata"]["uid"] in admitted for item in mine] == [False], "it has queued again"

@@ -43,3 +43,9 @@ def test_a_removed_run_leaves_no_object(pods: User) -> None:
     assert pods("rm", run).exit_code == 0
     assert not pods.kube.api.get(path, labelSelector=f"{LABEL}={run}")["items"]
     assert pods("status", run).exit_code == 2
+
+
+def test_a_terminal_that_is_closed_at_any_moment_of_a_run_loses_no_line_and_changes_no_end(pods: User) -> None:
+    pods.write("lines.py", leaves.LINES)
+    desk = leaves.Desk(pods.cli, pods.env())
+    leaves.is_disconnected_while_it_runs(desk, "k8s", "--nodes", "2", removes_logs=True)

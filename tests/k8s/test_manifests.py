@@ -118,6 +118,7 @@ def test_every_kind_holds_the_same_pod(distlaunch: Cli, kind: str) -> None:
     text = json.dumps(found)
     assert text.count("/distlaunch/input/agent.pyz") == {"pytorchjob": 2, "pods": 3}.get(kind, 1)
     assert spec_of(found)["rendezvous"]["addr"].split(".")[0].startswith(name)
+    assert spec_of(found)["plain_stream"] is True
     assert len(last) <= 63
     if kind == "pods":
         assert [item["metadata"]["name"] for item in found[-3:]] == [f"{name}-0", f"{name}-1", f"{name}-2"]

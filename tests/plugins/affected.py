@@ -51,6 +51,7 @@ TABLE: tuple[tuple[str, str], ...] = (
     ("launcher/doctor/heat_map.py", f"fabric {ARCHITECTURE}"),
     ("launcher/doctor/*", f"fabric slurm ssh k8s {ARCHITECTURE}"),
     ("launcher/settings/quarantine.py", f"fabric slurm ssh k8s {ARCHITECTURE}"),
+    ("launcher/settings/verdicts.py", f"fabric ssh k8s {ARCHITECTURE}"),
     ("distlaunch/*", f"api {ARCHITECTURE} {WHEEL}"),
     ("launcher/service/examination.py", f"api fabric cli slurm ssh k8s {ARCHITECTURE}"),
     ("launcher/cli/commands/doctor.py", f"api fabric cli slurm ssh k8s {ARCHITECTURE}"),

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from launcher import output
+from launcher.agent.node import holding
 from launcher.agent.outputs.tree import Tree
 from launcher.backends._outputs import RemoteOutputs
 from launcher.errors import CommandError
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
     from tests.command import Cli
 
+LIMIT_S = 120.0
 CONTENT = bytes(range(256)) * 12_000
 WRITES = "import os\nos.makedirs('out')\nopen('out/model.pt', 'wb').write(bytes(range(256)) * 12_000)\n"
 
@@ -34,6 +38,26 @@ def run(distlaunch: Cli) -> str:
     done = distlaunch("local", "writes.py")
     assert done.exit_code == 0, done.stderr
     return "last"
+
+
+def test_what_to_fetch_can_be_a_setting(distlaunch: Cli) -> None:
+    """For runs that are followed: nothing waits for the end of one that is detached, and doctor has no files."""
+    distlaunch.write("distlaunch.toml", '[defaults]\nfetch = ["out"]\nfetch_node = "all"\n')
+    distlaunch.write("writes.py", WRITES)
+    done = distlaunch("local", "--output", "json", "writes.py")
+    detached = distlaunch("local", "--detach", "--no-python", "true")
+    refused = distlaunch("local", "--detach", "--fetch", "out", "--no-python", "true")
+    wrong = distlaunch("local", "--fetch-node", "1", "--no-python", "true")
+
+    fetched = done.json["result"]["fetched"]
+    assert [file["path"] for file in fetched["files"]] == ["out/model.pt"], done.stderr
+    assert (distlaunch.directory / done.json["result"]["run"] / "out/model.pt").read_bytes() == CONTENT
+    assert fetched["nodes"][0]["output_dir"] == done.json["result"]["nodes"][0]["output_dir"]
+    assert detached.exit_code == 0, detached.stderr
+    assert "nothing is fetched at the end" in detached.stderr
+    assert (refused.exit_code, wrong.exit_code) == (2, 2)
+    assert "--fetch and --detach exclude each other" in refused.stderr
+    assert "--fetch-node 1: there is no such node" in wrong.stderr
 
 
 def test_a_transfer_continues_where_it_stopped_and_verifies_what_was_there(run: str, distlaunch: Cli) -> None:
@@ -67,6 +91,43 @@ def test_the_other_end_sends_only_what_is_missing(tmp_path: Path) -> None:
     assert ending.size == len(CONTENT)
 
 
+WAITED_FOR = "import sys; from launcher.agent.outputs import serve; serve._ALIVE_S = 0.05; serve.main(sys.argv[1])"
+
+
+@pytest.mark.slow
+def test_an_agent_waits_as_long_as_a_launcher_is_connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not up to its own limit if the launcher is gone; and only until the launcher has released it."""
+    monkeypatch.setattr(holding, "_ALONE_S", 3.0)
+    job = {"cwd": str(tmp_path), "directory": str(tmp_path), "hold_s": 600.0, "hold_node": None}
+    (tmp_path / "spec.json").write_text(json.dumps(job))
+    place: Any = SimpleNamespace(job=SimpleNamespace(**job, heartbeat_s=10.0, grace_s=30.0), node_rank=1)
+    told: list[tuple[str, dict[str, Any]]] = []
+    out: Any = SimpleNamespace(event=lambda name, **fields: told.append((name, fields)))
+    stops: Any = SimpleNamespace(reason=None, kill_at=None)
+
+    def waiting() -> threading.Thread:
+        waits = threading.Thread(target=holding.hold, args=(place, out, stops, lambda: False, "success"))
+        waits.start()
+        return waits
+
+    argv = (sys.executable, "-c", WAITED_FOR, str(tmp_path / "spec.json"))
+    bridge = ProgramBridge(argv)
+    outputs, waits = RemoteOutputs("here", bridge), waiting()
+    waits.join(2 * holding._ALONE_S)
+    while_connected = waits.is_alive()
+    bridge._process.kill()
+    waits.join(LIMIT_S)
+    left_alone = waits.is_alive()
+    outputs.close()
+    outputs, waits = RemoteOutputs("here", ProgramBridge(argv)), waiting()
+    outputs.release()
+    waits.join(LIMIT_S)
+    outputs.close()
+
+    assert (while_connected, left_alone, waits.is_alive()) == (True, False, False)
+    assert told[0] == ("outputs_ready", {"limit_s": 600.0, "result": "success"})
+
+
 def test_a_full_disk_is_one_error_and_leaves_nothing_half_written(run: str, distlaunch: Cli, small_disk: Path) -> None:
     done = distlaunch("fetch", run, "out", "--to", str(small_disk / "here"))
 
@@ -90,10 +151,10 @@ def test_a_file_that_changes_meanwhile_is_read_once_more_and_then_named(run: str
     output.progress_by(change)
     try:
         limit = 1
-        once = fetch.fetch(found, ["out"], distlaunch.directory / "once", [0])
+        once = fetch.fetch(found, ["out"], distlaunch.directory / "once", "0")
         limit = 10_000
         with pytest.raises(CommandError, match=r"changed while they were read.*: out/model\.pt"):
-            fetch.fetch(found, ["out"], distlaunch.directory / "always", [0])
+            fetch.fetch(found, ["out"], distlaunch.directory / "always", "0")
     finally:
         output.progress_by(None)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("plan", "attempt", "started", "queued_s", "text"),
     [
-        ({"has_queue": True}, 0, (1012.5, 1014.0), 12.5, " (12.5 s in the queue)"),
+        ({"has_queue": True}, 0, (1012.5, 1014.0), 12.5, "12.5 s in the queue"),
         ({"has_queue": True}, 0, (1000.4,), 0.4, ""),
         ({"has_queue": True}, 0, (990.0,), 0.0, ""),
         ({"has_queue": True}, 0, (), None, ""),
@@ -68,3 +68,10 @@ def test_many_hosts_with_consecutive_numbers_share_a_row() -> None:
         ("gpu[9-10].x", "65-66", "129-130"),
     ]
     assert rows(many[:2]) == [("n01", "0", "0-1"), ("n02", "1", "2-3")]
+
+
+def test_a_message_of_several_lines_is_printed_as_lines_and_one_restart_is_singular() -> None:
+    refused = {"class": "submission", "message": "2 of 2 hosts cannot take part:\n  n1: in use\n  n2: in use"}
+
+    assert summary.cause_lines(refused)[1:] == ["  n1: in use", "  n2: in use"]
+    assert (summary.restarts(1, 0), summary.restarts(2, 1)) == (", 1 restart", ", 2 restarts, attempt 1")

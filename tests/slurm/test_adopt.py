@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.slurm.commands import pretend
+from tests.slurm.conftest import Run, end
 from tests.slurm.scripts import WAITS, seconds_left
+from tests.slurm.test_allocation import salloc
 
 if TYPE_CHECKING:
     from typing import Any
@@ -33,9 +35,11 @@ class Elsewhere:
     def __call__(self, *args: str) -> Result:
         return self._login(*args, env={"DISTLAUNCH_RUNS_DIR": str(self.runs)})
 
-    def listed(self) -> dict[str, dict[str, Any]]:
+    def listed(self, *words: str) -> dict[str, dict[str, Any]]:
         """What the cluster knows, by run."""
-        return {row["run"]: row for row in self("ls", "--on", "slurm", "--output", "json").json["result"]["runs"]}
+        done = self("ls", "--on", "slurm", "--output", "json", *words)
+        assert done.stderr == "", "a cluster without accounting is nothing to warn about"
+        return {row["run"]: row for row in done.json["result"]["runs"]}
 
 
 @pytest.mark.slurm
@@ -47,14 +51,19 @@ def test_a_run_of_another_runs_directory_is_found_by_its_job_and_every_command_w
     here, job = Elsewhere(login), run.job
 
     rows, before = here.listed(), run.status()
+    selected = here.listed("--state", "running,stopping", "--name", "waits", "--since", "1h")
+    others = [here("ls", "--on", "slurm", *words) for words in (("--name", "wait"), ("--since", "2999-01-01"))]
+    newest = here.listed("--limit", "1", "--name", "tasks")
     unknown = here("status", job)
     logs = here("logs", "--on", "slurm", job)
     task = here("status", "--on", "slurm", f"{array.job}_2", "--output", "json").json["result"]
     cancelled = here("cancel", run.id[:-2])
-    login.slurm.wait_job(job, "CANCELLED")
-    again = here("requeue", job)
+    again = here("requeue", job)  # Slurm may still be completing it
 
     told = rows[run.id]
+    assert list(selected) == [run.id]
+    assert list(newest) == [array.id]
+    assert [(done.stdout, "no such run on slurm" in done.stderr) for done in others] == [("", True)] * 2
     assert (told["state"], told["nodes"], told["user"], told["job_id"]) == ("running", "2", "root", job)
     assert told["hosts"] == [node["host"] for node in before["nodes"]]
     assert told["command"][-1].endswith("waits.py")
@@ -68,6 +77,42 @@ def test_a_run_of_another_runs_directory_is_found_by_its_job_and_every_command_w
     assert again.stdout == f"{run.id}: attempt 1\n", again.stderr
     run.wait_for("ready", 4)
     assert run.status()["job_id"] == run.job != job, "both runs directories have the same run"
+
+
+@pytest.mark.slurm
+def test_the_runs_of_an_allocation_are_found_by_their_steps_from_another_terminal(login: Login) -> None:
+    """There is no accounting here: only the command lines of their sruns tell where their directories are."""
+    lines = [f"distlaunch slurm --nodes {nodes} --name {name} --detach waits.py" for nodes, name in enumerate("ab", 1)]
+    shell = salloc(login, "3", *lines, "until [ -e over ]; do sleep 0.1; done", "squeue --noheader --me --format=%T")
+    one, two = Run(login, "a", shell), Run(login, "b", shell)
+    one.wait_for("ready")
+    two.wait_for("ready", 2)
+    here = Elsewhere(login)
+
+    rows, state = here.listed(), two.status()
+    step, other = rows[two.id]["job_id"], rows[one.id]["job_id"]
+    job = step.partition(".")[0]
+    both, known_both = here("status", "--on", "slurm", job), login("status", job)
+    found = here("status", "--on", "slurm", step, "--output", "json").json["result"]
+    cancelled = here("cancel", f"slurm:{step}")
+    left = here.listed()
+    adopted = here("adopt", "--on", "slurm", other)
+    login.write("over", "")
+    done = end(shell)
+
+    assert (rows[two.id]["state"], rows[two.id]["nodes"], rows[two.id]["user"]) == ("running", "2", "root")
+    assert rows[two.id]["hosts"] == [node["host"] for node in state["nodes"]]
+    assert rows[two.id]["command"][-1].endswith("waits.py")
+    assert sorted([step, other]) == [f"{job}.0", f"{job}.1"]
+    assert (state["job_id"], found["run"], found["job_id"]) == (step, two.id, step)
+    for refused in (both, known_both):
+        assert f"job {job} is an allocation with 2 runs" in refused.stderr
+        assert f"{step} ({two.id})" in refused.stderr
+    assert cancelled.stdout == f"{two.id}: cancelled\n", cancelled.stderr
+    assert (one.id in left, two.id in left) == (True, False)
+    assert adopted.stdout == f"{one.id}\n", adopted.stderr
+    assert done.stdout.splitlines()[-1] == "RUNNING", "the allocation outlives its step"
+    assert here("wait", other).stdout == f"{one.id}: cancelled\n", "with its allocation"
 
 
 @pytest.mark.slurm
@@ -112,15 +157,20 @@ def test_slurms_refusal_to_cancel_another_users_job_is_one_error_and_the_run_sta
     queued = f"4711|N/A|RUNNING|2025-01-01T00:00:00|alice|2|n[1-2]|distlaunch:{RUN}|train|/nowhere/{RUN}/job.sbatch"
     lines = f"case $1 in --states=all) echo '{queued}';; *) echo '4711|RUNNING|None|N/A|distlaunch:{RUN}';; esac\n"
     denied = "echo 'scancel: error: Kill job error on job id 4711: Access/permission denied' >&2; exit 1\n"
+    broken = "echo 'sacct: error: slurmdbd: Sending PersistInit msg: Connection refused' >&2; exit 1\n"
     env = pretend(distlaunch, {"squeue": lines, "scancel": denied})
 
     listed = distlaunch("ls", "--on", "slurm", "--output", "json", env=env).json["result"]["runs"]
+    partly = distlaunch("ls", "--on", "slurm", env=pretend(distlaunch, {"squeue": lines, "sacct": broken}))
+    pretend(distlaunch, {"squeue": lines, "scancel": denied})
     refused = distlaunch("cancel", "--on", "slurm", "slurm:4711", env=env)
     state = distlaunch("status", "4711", "--output", "json", env=env).json["result"]
     logs = distlaunch("logs", RUN, env=env)
     nothing = distlaunch("adopt", "--on", "slurm", "other", env=env)
 
     assert [(row["user"], row["hosts"], row["command"]) for row in listed] == [("alice", ["n1", "n2"], [])]
+    assert RUN in partly.stdout
+    assert partly.stderr.startswith("warning: runs that have left Slurm's queue are missing: sacct: error: slurmdbd:")
     assert refused.stderr == "error[command_failed]: scancel: Kill job error on job id 4711: Access/permission denied\n"
     assert (state["state"], state["run"]) == ("running", RUN), "not stopping"
     assert f"its nodes write to /nowhere/{RUN}, which alice does not let others read" in logs.stderr

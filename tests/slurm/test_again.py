@@ -180,3 +180,33 @@ def test_requeue_starts_a_run_again_whatever_its_state(login: Login) -> None:
             "[0:0] ready 0 after nothing",
             "[0:0] ready 1 after success",
         ]
+
+
+SLOW_END = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(2), sys.exit(3)))
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def test_requeue_waits_for_a_run_that_is_being_cancelled_and_one_that_slurm_does_not_requeue_has_a_way_out(
+    login: Login,
+) -> None:
+    login.write("slow.py", SLOW_END)
+    run = login.detach("slow", "--max-requeues", "0", "slow.py")
+    run.wait_for("ready")
+    first = run.job
+
+    refused = login("requeue", run.id)
+    login("cancel", "--no-wait", run.id)
+    again = login("requeue", run.id)
+    run.wait_for("ready", 2)
+
+    assert refused.exit_code == 2
+    assert f"Slurm does not requeue job {first} while it runs" in refused.stderr
+    assert f"hint: distlaunch cancel {run.id}, then distlaunch requeue {run.id}\n" in refused.stderr
+    assert again.stdout == f"{run.id}: attempt 1\n", again.stderr
+    assert run.status()["attempt"] == 1
+    assert login.slurm.job(run.job)["JobId"] != first

@@ -28,3 +28,8 @@ def test_a_terminal_that_is_closed_while_a_run_starts_loses_none_and_doubles_non
     leaves.is_disconnected_while_it_starts(
         leaves.Desk(login.cli, login.env()), ("slurm", "--nodes", "2", "ticks.py"), jobs, times=10
     )
+
+
+def test_a_terminal_that_is_closed_at_any_moment_of_a_run_loses_no_line_and_changes_no_end(login: Login) -> None:
+    login.write("lines.py", leaves.LINES)
+    leaves.is_disconnected_while_it_runs(leaves.Desk(login.cli, login.env()), "slurm", "--nodes", "2")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import distlaunch
 from tests.slurm.conftest import end
 from tests.slurm.scripts import SHOW, found, printed
 
@@ -37,6 +38,9 @@ def test_reduce_gives_36_on_four_hosts_while_the_trainer_learns_on_two_and_they_
     state = reduce.status()
     waited = min(node["started"] for node in state["nodes"]) - state["created"]
     assert state["queued_s"] == pytest.approx(waited, abs=0.01)
+    result = distlaunch.get(reduce.id, runs_dir=login.cli.runs).result
+    assert result is not None
+    assert result.queued_s == state["queued_s"]
     assert learnt.exit_code == 0, learnt.stderr
     accuracy = re.search(r"test accuracy ([\d.]+)%", learnt.stdout)
     assert accuracy is not None, learnt.stdout

@@ -75,10 +75,10 @@ def test_the_one_rank_that_is_shown_writes_to_a_terminal_that_follows_ours(login
     login.slurm.wait_idle()
 
 
-def test_in_an_allocation_a_rank_on_another_node_has_the_keyboard_too(login: Login) -> None:
+def test_in_an_allocation_a_rank_on_a_node_of_another_group_has_the_keyboard_too(login: Login) -> None:
     login.write("asks.py", ASKS)
-    words = ("-m", "launcher", "slurm", "--nodes", "2", "--debug", "1", "asks.py", "1")
-    argv = ("salloc", "--quiet", "--nodes=2", sys.executable, *words)
+    words = ("-m", "launcher", "slurm", "--debug", "1", "asks.py", "1")
+    argv = ("salloc", "--quiet", "--nodes=1", ":", "--nodes=1", sys.executable, *words)
     with Screen(argv, env=login.cli.env(login.env()), cwd=login.cli.directory) as screen:
         debug(screen, rank=1, host="n2")
         assert screen.end() == 1
@@ -88,6 +88,17 @@ def test_in_an_allocation_a_rank_on_another_node_has_the_keyboard_too(login: Log
     (run,) = login.cli.runs.glob("asks-*/run.json")
     assert '"step"' in run.read_text()
     login.slurm.wait_idle()
+
+
+def test_a_shell_opens_beside_a_task_of_an_array(login: Login) -> None:
+    login.write("waits.py", WAITS)
+    run = login.detach("tasks", "--array", "5", "waits.py")
+    run.wait_for_event("worker_started")
+    with on_screen(login.cli, "shell", f"{run.id}/5", env=login.env()) as screen:
+        screen.until("exit or Ctrl-D leaves it")
+        screen.type("echo in-$SLURM_ARRAY_TASK_ID-$((40 + 2)); exit\n")
+        screen.until("in-5-42")
+        assert screen.end() == 0
 
 
 def test_where_no_step_reaches_the_node_the_run_continues_and_that_is_reported_once(login: Login) -> None:

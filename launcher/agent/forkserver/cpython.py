@@ -49,9 +49,10 @@ def python_threads() -> int:
 
 
 def forget_archive(path: str) -> None:
-    """Remove an archive from the cache of zipimport."""
-    if "zipimport" in sys.modules:
-        _private("zipimport", "_zip_directory_cache").pop(path, None)
+    """Remove an archive, and its further parts, from the cache of zipimport."""
+    known = _private("zipimport", "_zip_directory_cache") if "zipimport" in sys.modules else {}
+    for name in [name for name in known if f"{name}.".startswith(f"{path}.")]:
+        del known[name]
 
 
 def _private(module: str, name: str) -> Any:

@@ -39,11 +39,16 @@ def set_environment(env: Mapping[str, str]) -> None:
 
 
 def forget(archive: str) -> None:
-    """Remove the agent's modules and archive from the import system: a script may have modules of the same names."""
+    """Remove the agent's modules and archive from the import system: a script may have modules of the same names.
+
+    In a pod, the archive has further parts with a number after its name.
+    """
     package = __name__.rpartition(".forkserver.")[0]
     for name in [name for name in sys.modules if name == package or name.startswith(package + ".")]:
         del sys.modules[name]
-    for path in [path for path in sys.path_importer_cache if path == archive or path.startswith(archive + os.sep)]:
+    for path in [
+        path for path in sys.path_importer_cache if (path + os.sep).startswith((archive + os.sep, archive + "."))
+    ]:
         del sys.path_importer_cache[path]
     getattr(sys.modules.get("linecache"), "cache", {}).clear()
     cpython.forget_archive(archive)

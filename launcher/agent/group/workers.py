@@ -38,6 +38,9 @@ _FIRST_CAUSE_S = 2.0
 _FAILS_TOO_S = 5.0
 """How long a failure waits for the rank to be debugged, which may be about to fail, too."""
 
+_ENDS_SOON_S = 1.0
+"""How long workers may take to end before that wait is reported."""
+
 _DEBUGGED, _LEFT = "debugged", "debugger left"
 """Counters in a round's part of the store: the rank has entered its debugger, and has exited."""
 
@@ -261,9 +264,13 @@ class Workers:
             return
         if self.running:
             self._server.send({"signal": int(number)})
-        limit = time.monotonic() + self._job.grace_s
-        while self.running and time.monotonic() < limit and not self._nodes.stopping.is_set():
+        began, told = time.monotonic(), False
+        while self.running and time.monotonic() < began + self._job.grace_s and not self._nodes.stopping.is_set():
             self.take_all(MONITOR_S)
+            if self.running and not told and time.monotonic() > began + _ENDS_SOON_S:
+                told, left = True, len(self.running)
+                what = f"{left} worker{'s' * (left > 1)} to end"
+                self._agent.event("waiting", what=what, limit_s=self._job.grace_s, workers=left)
         if self.running and not self._nodes.stopping.is_set():
             ignored = f"workers ignored {signal.Signals(number).name} for {self._job.grace_s:.0f} s and were killed"
             self._agent.event("warning", message=ignored)

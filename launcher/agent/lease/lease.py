@@ -12,7 +12,7 @@ import os
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from ..system import processes
+from ..system import processes, users
 from . import gpus
 from .lock_files import LockFiles, write_note
 
@@ -191,7 +191,7 @@ class Holder:
 
 def about(run: str, pid: int) -> Request:
     """What other users may know of a holder."""
-    me = {"uid": os.getuid(), "user": _user(os.getuid())}
+    me = {"uid": os.getuid(), "user": users.name_of(os.getuid())}
     return {"run": run[:128], **me, "pid": pid, "start_ticks": processes.start_ticks(pid), "since": round(time.time())}
 
 
@@ -227,19 +227,10 @@ def _checked(note: Request) -> Request:
     pid = kept.pop("pid", 0)
     with contextlib.suppress(OSError):
         if isinstance(pid, int) and pid > 0 and processes.start_ticks(pid) == note.get("start_ticks"):
-            kept["user"] = _user(os.stat(f"/proc/{pid}").st_uid)
+            kept["user"] = users.name_of(os.stat(f"/proc/{pid}").st_uid)
     return kept
 
 
 def _number(ticket: str) -> int:
     digits = ticket[len(_TICKET) :]
     return int(digits) if digits.isdigit() and len(digits) < 19 else 0
-
-
-def _user(uid: int) -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

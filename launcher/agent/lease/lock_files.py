@@ -16,6 +16,8 @@ import stat
 import time
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
+from ..system import users
+
 PLACES = ("/run/lock", "/dev/shm", "/tmp")  # noqa: S108 - files there are checked, and never replaced
 """Local to the host and emptied at its start; the first that fits is used, the same for all users."""
 
@@ -185,14 +187,5 @@ def _created(path: str) -> int:
 def _unsafe(path: str, why: str) -> LeaseError:
     owner = ""
     with contextlib.suppress(OSError, ImportError):
-        owner = f" of user {re.sub('[^ -~]', '?', _user(os.lstat(path).st_uid))}"
+        owner = f" of user {re.sub('[^ -~]', '?', users.name_of(os.lstat(path).st_uid))}"
     return LeaseError(f"the lock file {path}{owner} cannot be used: {why}; its owner has to remove it: rm {path}")
-
-
-def _user(uid: int) -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

@@ -48,7 +48,9 @@ class Node:
         self.loop = Loop()
         self.stderr = Stderr()
         place = self.place = Place.take(job, node_rank)
-        out = self.out = Writer(stream_fd, node_rank, place.directory, job.attempt, job.log_limit_bytes)
+        out = self.out = Writer(
+            stream_fd, node_rank, place.directory, job.attempt, job.log_limit_bytes, plain=job.plain_stream
+        )
         stops = self.stops = Stops(place)
         place.forget_last_attempt(with_result=bool(job.attempt) and node_rank == 0 and not stops.cancelled())
         outcome = self.outcome = Outcome(place, stops)
@@ -102,7 +104,7 @@ class Node:
     def _begin(self) -> None:
         job, place = self.place.job, self.place
         identity = place.identify(self.server.cgroup)
-        where = {"python": sys.executable, "cwd": job.cwd}
+        where = {"python": sys.executable, "cwd": job.cwd, "output_dir": job.output_dir or job.cwd}
         place.use_project()
         again = {"after": job.why_again} if job.why_again else {}
         self.out.event("agent_started", version=VERSION, run=job.run, **identity, **where, **again)
@@ -150,7 +152,7 @@ class Node:
         self.workers.output.attend(now, looked, holds=self.stops.reason is None)
         if now >= self.heartbeat_at:
             self.heartbeat_at = now + self.place.job.heartbeat_s
-            self.out.event("heartbeat", workers=len(self.workers.running()))
+            self.out.heartbeat(len(self.workers.running()))
             self.place.use_project()
         self.stopping.keep_deadlines(now)
         if not self.joining.joined:
@@ -194,7 +196,7 @@ class Node:
         within(_FAREWELL_S, lambda: self.joining.end(result, why), None)
         self.place.leave_project()
         if self.place.job.hold_s:
-            holding.hold(self.place, self.out, self.stops, self.stopping.is_to_leave)
+            holding.hold(self.place, self.out, self.stops, self.stopping.is_to_leave, result)
         self.place.scratch.close()
         if why is not None and result == "failed":
             self.out.event("failure", cause=why)

@@ -4,29 +4,48 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Callable
+from typing import Callable, Optional
 
-from ..outputs.serve import RELEASED
+from ..outputs.serve import CONNECTED, RELEASED
 from ..stream.writer import Writer
 from .place import Place
 from .stops import Stops
 
 _LOOK_S = 0.1
+_ALONE_S, _ALONE_STOPPED_S = 60.0, 10.0
+"""After this long without a connection, there is no launcher that would fetch; the latter if the run is to end."""
 
 
-def hold(place: Place, out: Writer, stops: Stops, stopped: Callable[[], bool]) -> None:
-    """Wait until the files are fetched, or up to the job's limit; after a signal at most for the grace time."""
+def hold(place: Place, out: Writer, stops: Stops, stopped: Callable[[], bool], result: str) -> None:
+    """Wait until the files are fetched, or up to the job's limit; after a request to end at most for the grace time.
+
+    `result`: how the node has ended.
+    """
     job = place.job
-    released = os.path.join(job.directory, RELEASED)
-    if place.node_rank or stops.reason is not None or os.path.exists(released):
+    released, connected = (os.path.join(job.directory, name) for name in (RELEASED, CONNECTED))
+    now = time.monotonic()
+    limit, heartbeat_at, signals = now + job.hold_s, now + job.heartbeat_s, 0
+    limit = limit if stops.kill_at is None else min(limit, stops.kill_at)
+    alone_s = _ALONE_S if stops.reason is None else _ALONE_STOPPED_S
+    if job.hold_node not in (None, place.node_rank) or limit <= now or os.path.exists(released):
         return
-    out.event("outputs_ready", limit_s=job.hold_s)
-    limit, heartbeat_at, signals = time.monotonic() + job.hold_s, time.monotonic() + job.heartbeat_s, 0
-    while not os.path.exists(released) and time.monotonic() < limit:
+    out.event("outputs_ready", limit_s=round(limit - now, 3), result=result)
+    sign, alone_since = _time_of(connected), now
+    while not os.path.exists(released) and now < min(limit, alone_since + alone_s):
         time.sleep(_LOOK_S)
+        now = time.monotonic()
         if stopped():
             signals += 1
-            limit = min(limit, time.monotonic() + (job.grace_s if signals == 1 else 0.0))
-        if time.monotonic() > heartbeat_at:
+            limit = min(limit, now + (job.grace_s if signals == 1 else 0.0))
+        if (latest := _time_of(connected)) != sign:
+            sign, alone_since = latest, now
+        if now > heartbeat_at:
             heartbeat_at += job.heartbeat_s
-            out.event("heartbeat", workers=0)
+            out.heartbeat(0)
+
+
+def _time_of(path: str) -> Optional[int]:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return None

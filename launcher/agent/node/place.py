@@ -13,6 +13,7 @@ from typing import NamedTuple, Optional
 from ..channel import Message
 from ..job import Job
 from ..outputs import project
+from ..schedulers import slurm
 from ..system import processes
 from ..system.scratch import Scratch
 
@@ -47,7 +48,7 @@ class Place(NamedTuple):
         more = {"cgroup": cgroup, "scratch": self.scratch.path, "python": sys.executable}
         path = os.path.join(self.directory, "agent.json")
         with contextlib.suppress(OSError), open(path, "w", encoding="ascii") as file:
-            json.dump({**identity, **more, "node": os.environ.get("SLURMD_NODENAME", "")}, file)
+            json.dump({**identity, **more, **slurm.names(os.environ)}, file)
         return identity
 
     def use_project(self) -> None:

@@ -10,9 +10,11 @@ Frames on stdout, each a line and the data that it announces:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
+import threading
 import time
 from typing import Any, Dict
 
@@ -23,6 +25,9 @@ READY = b"\ndistlaunch-outputs-1\n"
 
 RELEASED = "fetched"
 """In the run's directory: nothing more will be fetched."""
+
+CONNECTED = "fetching"
+"""In the run's directory: its time changes while a launcher is connected, for an agent that waits until it is done."""
 
 _ALIVE_S = 5.0
 
@@ -53,6 +58,7 @@ def main(spec_path: str) -> None:
         tree = Tree(directory_of(spec), alive)
     except (OSError, ValueError, KeyError) as error:
         sys.exit(f"{spec_path}: {error}")
+    _be_seen(spec)
     _write(READY)
     while line := sys.stdin.buffer.readline():
         request = json.loads(line)
@@ -69,6 +75,21 @@ def main(spec_path: str) -> None:
         except OSError as error:
             found = {"problem": f"{os.fsdecode(error.filename or tree.top)}: {error.strerror or error}"}
         _write(b"a " + json.dumps(found).encode("ascii") + b"\n")
+
+
+def _be_seen(spec: Dict[str, Any]) -> None:
+    """Show an agent that waits until its files are fetched that a launcher is connected, until this process ends."""
+
+    def show() -> None:
+        sign = os.path.join(spec["directory"], CONNECTED)
+        with contextlib.suppress(OSError):  # a full disk: the agent waits as if there was no launcher
+            while True:
+                os.close(os.open(sign, os.O_WRONLY | os.O_CREAT, 0o600))
+                os.utime(sign)
+                time.sleep(_ALIVE_S)
+
+    if spec.get("hold_s"):
+        threading.Thread(target=show, name="connected", daemon=True).start()
 
 
 def _write(data: bytes) -> None:

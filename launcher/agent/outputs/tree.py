@@ -37,7 +37,7 @@ class Tree:
 
         A pattern of a directory matches all files below it; an empty one all that no launcher has sent.
         """
-        fits, start = _matcher(pattern)
+        fits, start = matcher(pattern)
         files: List[Tuple[str, int, int]] = []
         left_out: List[Tuple[str, str]] = []
         for name, entry in self._walk(start):
@@ -159,7 +159,7 @@ class Tree:
         return file
 
 
-def _matcher(pattern: str) -> Tuple[Callable[[str], bool], bytes]:
+def matcher(pattern: str) -> Tuple[Callable[[str], bool], bytes]:
     """Whether a name matches, and a path that all matching names begin with."""
     plain = os.path.normpath(pattern) if pattern else ""
     plain = "" if plain == "." else plain
@@ -177,10 +177,10 @@ def _matcher(pattern: str) -> Tuple[Callable[[str], bool], bytes]:
             words.append(_WORDS.sub(_as_regex, part) + ("" if last else "/"))
     try:
         full = re.compile("(?s:" + "".join(words) + r"(?:/.*)?)\Z")
-    except re.error as error:
+        fixed = parts[: next((number for number, part in enumerate(parts) if _GLOB.search(part)), len(parts))]
+        start = "/".join(fixed).encode("utf-8", "surrogateescape")
+    except (re.error, UnicodeEncodeError) as error:
         raise TreeError(f"pattern {pattern!r} is invalid: {error}") from error
-    fixed = parts[: next((number for number, part in enumerate(parts) if _GLOB.search(part)), len(parts))]
-    start = "/".join(fixed).encode("utf-8", "surrogateescape")
 
     def fits(name: str) -> bool:
         return name == plain or name.startswith(plain + "/") or full.match(name) is not None

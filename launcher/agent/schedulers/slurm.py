@@ -95,6 +95,14 @@ def place(env: Mapping[str, str]) -> Tuple[int, List[str]]:
     return hosts.index(name), hosts
 
 
+def names(env: Mapping[str, str]) -> Dict[str, str]:
+    """What Slurm calls this host, its job (of an array's task, the number that srun takes) and its step."""
+    keys = ("JOB_ID", "ARRAY_JOB_ID", "ARRAY_TASK_ID", "STEP_ID")
+    job, array, task, step = (env.get(f"SLURM_{key}", "") for key in keys)
+    shown = f"{array}_{task}" if array else job
+    return {"node": env.get("SLURMD_NODENAME", ""), "job": job, "step": f"{shown}.{step}" if step else ""}
+
+
 def _topology(path: str) -> str:
     """The network topology recorded by the job file; ranks depend on it, so all nodes must be able to read it."""
     if not path:

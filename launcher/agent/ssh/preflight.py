@@ -12,7 +12,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 from ..network import routes
-from ..system import facts, files, processes
+from ..system import facts, files, processes, users
 
 _PROBE_BYTES = 256 * 1024
 
@@ -106,21 +106,12 @@ def _torch_version() -> Optional[str]:
 def supervisor() -> str:
     """`systemd` if the user's own systemd outlives logins, else `session`: the agent starts its own session."""
     runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
-    lingers = os.path.exists(os.path.join("/var/lib/systemd/linger", _user()))
+    lingers = os.path.exists(os.path.join("/var/lib/systemd/linger", users.name_of(os.getuid())))
     if not lingers or not os.path.exists(f"{runtime}/systemd/private"):
         return "session"
     import shutil
 
     return "systemd" if shutil.which("systemd-run") else "session"
-
-
-def _user() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
 
 
 def _ends_with_session() -> bool:
@@ -138,7 +129,7 @@ def _ends_with_session() -> bool:
     for path in (*places, *more):  # the last setting wins
         with contextlib.suppress(OSError), open(path, encoding="utf-8") as file:
             value = [value, *re.findall(r"^\s*KillUserProcesses\s*=\s*(\w+)", file.read(), re.MULTILINE)][-1]
-    return value.lower() in ("yes", "true", "on", "1") and _user() != "root"
+    return value.lower() in ("yes", "true", "on", "1") and users.name_of(os.getuid()) != "root"
 
 
 def alive(identity: Dict[str, Any]) -> bool:

@@ -17,12 +17,16 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 from ..protocol import encode_event
 from ..system.files import ends_within_a_line
 from .backlog import Backlog
+from .plain import Encoder
 
 RESERVED_BYTES = 64 * 1024
 """Reserved in the node's directory at the start, to record how the run ended even on a full disk."""
 
 _AGAIN_S = 1.0
 _REMEMBER_S = 5.0
+_QUIET_S = 30.0
+"""People see no heartbeats before this much silence; readers consider a connection dead after 60 s."""
+
 _PIECE_BYTES = 64 * 1024
 _LONG_EVENT_BYTES = RESERVED_BYTES // 4
 _REASONS = {
@@ -62,8 +66,8 @@ class Item(NamedTuple):
 class Sink:
     """The stream's descriptor, with what is still to be written to it."""
 
-    def __init__(self, fd: int, node: int, attempt: int, directory: str) -> None:
-        """`directory`: the node's, in which the last words are kept."""
+    def __init__(self, fd: int, node: int, attempt: int, directory: str, encoder: Optional[Encoder] = None) -> None:
+        """`directory`: the node's, in which the last words are kept. `encoder`: writes the stream for people."""
         self.wrote_at = time.monotonic()
         self._fd, self._node = fd, node
         self._attempt = {"attempt": attempt} if attempt else {}
@@ -72,11 +76,18 @@ class Sink:
         self._backlog = Backlog(self._event)
         self._open: Dict[bytes, bool] = {}
         self._again_at = self._remember_at = 0.0
+        self._encoder, self._unfinished = encoder, b""
+        """What is missing of a line for people that was begun."""
 
     @property
     def patience_s(self) -> Optional[float]:
         """How long to wait for more items before calling `put` anyway; None: no limit."""
         return _AGAIN_S if self._problem or self._backlog.has_losses else None
+
+    @property
+    def needs_heartbeat(self) -> bool:
+        """Whether a heartbeat is to be written; not among lines for people, which show that the agent lives."""
+        return self._encoder is None or time.monotonic() - self.wrote_at > _QUIET_S
 
     def begin(self) -> None:
         """Reserve space for the last words, and end a line in the middle of which an earlier agent was killed."""
@@ -137,7 +148,19 @@ class Sink:
             file.write(text.ljust(RESERVED_BYTES - 1) + b"\n")
 
     def _write(self, data: bytes) -> int:
-        """Write as much as possible; the number of bytes written."""
+        """Write as much as possible; the number of bytes written. A line for people counts once it was begun."""
+        if self._encoder is None:
+            return self._write_bytes(data)
+        self._unfinished = self._unfinished[self._write_bytes(self._unfinished) :]
+        if self._unfinished:
+            return 0
+        text = self._encoder.encode(data)
+        done = self._write_bytes(text)
+        end = text.find(b"\n", done - 1) + 1 if done else 0
+        self._unfinished = text[done:end]
+        return sum(len(line) + 1 for line in data.split(b"\n")[: text.count(b"\n", 0, end)])
+
+    def _write_bytes(self, data: bytes) -> int:
         view, done = memoryview(data), 0
         while done < len(data):
             try:

@@ -9,6 +9,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from ..protocol import encode_event
 from ..system.scratch import within
+from .plain import Encoder
 from .rotation import Rotation
 from .sink import Item, Sink
 
@@ -27,14 +28,24 @@ class Writer:
     """One node's stream."""
 
     def __init__(
-        self, fd: int, node: int, directory: str, attempt: int = 0, log_limit_bytes: Optional[int] = None
+        self,
+        fd: int,
+        node: int,
+        directory: str,
+        attempt: int = 0,
+        log_limit_bytes: Optional[int] = None,
+        *,
+        plain: bool = False,
     ) -> None:
-        """`directory`: the node's, for last words and the latest lines of ranks above the limit (None: no limit)."""
+        """`directory`: the node's, for last words and the latest lines of ranks above the limit (None: no limit).
+
+        `plain`: people read the stream, too.
+        """
         self.holds = True
         """Whether workers wait while the buffer is full; otherwise their lines are dropped and counted."""
 
         self._about = {"node": node, **({"attempt": attempt} if attempt else {})}
-        self._sink = Sink(fd, node, attempt, directory)
+        self._sink = Sink(fd, node, attempt, directory, Encoder() if plain else None)
         self._rotation = Rotation(self._sink, directory, log_limit_bytes)
         self._new: List[Item] = []
         self._verdict: List[bytes] = []
@@ -55,6 +66,11 @@ class Writer:
             self._verdict.append(data)
         self.add(Item(data))
         self.flush()
+
+    def heartbeat(self, workers: int) -> None:
+        """Write a heartbeat, if readers need one."""
+        if self._sink.needs_heartbeat:
+            self.event("heartbeat", workers=workers)
 
     def add(self, item: Item) -> None:
         """Add whole lines, to be written from the next `flush` on."""

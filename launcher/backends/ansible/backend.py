@@ -20,14 +20,16 @@ from launcher.backends.ansible.options import AnsibleOptions
 from launcher.backends.ansible.plan import AnsiblePlan
 from launcher.backends.ansible.start import forget, recover, start, target
 from launcher.backends.ansible.stream import HostStreams, fetch
-from launcher.errors import RequestError, SpecError
+from launcher.errors import RequestError
 from launcher.runs import directories, records
 from launcher.runs.liveness import Liveness
+from launcher.spec import check_secrets_here
 from launcher.system import storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from launcher.backends._outlook import Outlook
     from launcher.backends._outputs import RemoteOutputs
     from launcher.backends.ansible.stream import Tail
     from launcher.payload.snapshot import Snapshot
@@ -55,6 +57,7 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
     can_adopt: ClassVar[bool] = True
     can_list: ClassVar[bool] = True
     can_survey: ClassVar[bool] = True
+    has_outlook: ClassVar[bool] = True
     has_terminals: ClassVar[bool] = True
     has_outputs: ClassVar[bool] = True
     ask_every_s: ClassVar[float] = 1.0
@@ -98,7 +101,7 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
 
     def submit(self, plan: AnsiblePlan, record: Record = unrecorded) -> AnsibleHandle:
         """Run start.yml: preflight, files, node 0, all others at once. If one host cannot start, none stays running."""
-        _require(plan.job_secrets)
+        check_secrets_here(plan.job_secrets)
         playbook.write(plan, plan.run_dir / "ansible")
         hosts = [node.host for node in plan.nodes]
         record({"run_dir": str(plan.run_dir), "hosts": hosts})
@@ -135,7 +138,7 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
             restoring.restore(self.opts, handle, os.getcwd())
         job = storage.read_json(run_dir / "ansible/job.json") or {}
         variables = storage.read_json(run_dir / "ansible/env/extravars") or {}
-        _require(variables["distlaunch_secrets"])
+        check_secrets_here(variables["distlaunch_secrets"])
         storage.write_whole(
             run_dir / "ansible/job.json", storage.encode_json({**job, "attempt": attempt, "why_again": "failed"})
         )
@@ -165,6 +168,12 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
         from launcher.backends.ansible import survey
 
         return survey.surveyed(*self._ask("survey.yml", {"distlaunch_do": "survey"}))
+
+    def outlook(self, spec: JobSpec, gpus: int | None) -> Outlook:
+        """Ask all hosts of the inventory for their leases and GPUs."""
+        from launcher.backends.ansible import survey
+
+        return survey.outlook(self.hosts(), spec, gpus)
 
     def _ask(self, name: str, variables: Mapping[str, Any]) -> tuple[list[inventory.Host], playbook.Playbook]:
         """The hosts of the inventory, and that playbook after its run on all of them."""
@@ -260,13 +269,6 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
 
     def _send(self, handle: AnsibleHandle, signum: int, *more: str) -> None:
         ssh.check(ssh.call_all(handle, lambda node: ssh.call(node, "signal", *target(node), str(int(signum)), *more)))
-
-
-def _require(secrets: Sequence[str]) -> None:
-    """Raise `SpecError` if a secret of the workers has no value here."""
-    missing = [name for name in secrets if name not in os.environ]
-    if missing:
-        raise SpecError(f"secret {missing[0]}: not set in the current environment", hint=f"export {missing[0]} first")
 
 
 def _on_record(handle: AnsibleHandle, record: Record) -> AnsibleHandle:

@@ -74,5 +74,4 @@ class Progress:
         late = [host for host, since in list(self._waiting.items()) if now - since > _PATIENCE_S]
         if late and self._step != "lease" and now - self._said > _PATIENCE_S:
             self._said = now
-            more = f" and {len(late) - 5} more" if len(late) > 5 else ""
-            output.note(f"{self._step}: waiting for {', '.join(late[:5])}{more}")
+            output.note(f"{self._step}: waiting for {amounts.listed(late, 5)}")

@@ -25,6 +25,6 @@ def ask(
         playbook.write_directory(
             directory, playbook.directory_texts(sources, settings, variables), {"agent.pyz": agent_archive.packed()}
         )
-        running = playbook.Playbook(directory, name)
+        running = playbook.Playbook(directory, name, shows=False)
         running.run({})
     return running

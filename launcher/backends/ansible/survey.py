@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
+from launcher.agent.system import users
+from launcher.backends._outlook import Outlook, by_free, capacity, free_gpus
 from launcher.backends.ansible.adoption import misfit
 from launcher.runs import directories
 from launcher.system import numbers
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from launcher.backends.ansible.playbook import Playbook
     from launcher.results.cluster import Lease, SurveyedHost
     from launcher.results.run import ClusterRun
+    from launcher.spec import JobSpec
 
 
 def surveyed(hosts: Sequence[Host], asked: Playbook) -> list[SurveyedHost]:
@@ -25,19 +29,26 @@ def surveyed(hosts: Sequence[Host], asked: Playbook) -> list[SurveyedHost]:
         answer = asked.answers.get("survey", {}).get(host.name, {})
         problem = asked.problems.get(host.name, {}).get("message")
         known = {} if problem else answer
+        gpus = known.get("gpus", ())
+        leases = [_lease(note) for note in known.get("held", ()) if "used_mib" not in note]
+        taken = {gpu for lease in leases for gpu in lease["gpus"] or ()}
         found.append(
             {
                 "host": host.name,
+                "state": "up" if problem is None else "unreachable",
                 "problem": problem,
                 "load": known.get("load"),
                 "cpus": known.get("cpus"),
                 "gpus": [
                     {"gpu": gpu["gpu"], "used_mib": gpu["used_mib"], "total_mib": gpu["total_mib"], "busy": gpu["busy"]}
-                    for gpu in known.get("gpus", ())
+                    for gpu in gpus
                 ],
-                "leases": [_lease(note) for note in known.get("held", ()) if "used_mib" not in note],
+                "gpus_total": None if problem else len(gpus),
+                "gpus_used": None if problem else sum(gpu["busy"] or gpu["gpu"] in taken for gpu in gpus),
+                "leases": leases,
                 "waiting": [_lease(note) for note in known.get("ahead", ())],
                 "quarantine": None,
+                "doctor": None,
             }
         )
     return found
@@ -52,6 +63,32 @@ def _lease(note: Mapping[str, Any]) -> Lease:
         "since": float(since) if numbers.is_number(since) and isinstance(since, (int, float)) else None,
         "gpus": note.get("gpus"),
     }
+
+
+def outlook(hosts: Sequence[SurveyedHost], spec: JobSpec, gpus: int | None) -> Outlook:
+    """What the hosts have, and whether enough of them are free for the job."""
+    reached = [host for host in hosts if host["problem"] is None and host["quarantine"] is None]
+    leases = [lease for host in reached for lease in host["leases"]]
+    waiting = {lease["run"] for host in reached for lease in host["waiting"]}
+    me = users.name_of(os.getuid())
+    found = capacity(
+        hosts,
+        lambda host: not host["leases"] and free_gpus(host) == len(host["gpus"]),
+        waiting=len(waiting),
+        own_runs=len({lease["run"] for lease in leases if lease["user"] == me}),
+    )
+    workers = None if spec.workers_per_node == "auto" else spec.workers_per_node
+    able = [host for host in reached if gpus is None or len(host["gpus"]) >= gpus]
+    fits = sum(_fits(host, workers if gpus is None else gpus) for host in able)
+    wanted = len(hosts) if spec.all_nodes else spec.nodes.min
+    return Outlook(found, by_free(wanted, fits, len(able), "hosts" if gpus is None else f"hosts with {gpus} GPUs"))
+
+
+def _fits(host: SurveyedHost, workers: int | None) -> bool:
+    """Whether a run with that many workers per host, or one per GPU, could have its lease now."""
+    if not host["gpus"]:
+        return not host["leases"]
+    return free_gpus(host) >= (len(host["gpus"]) if workers is None else min(workers, len(host["gpus"])))
 
 
 def runs(asked: Playbook) -> list[ClusterRun]:

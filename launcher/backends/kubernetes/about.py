@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from launcher.system import numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from launcher.backends.kubernetes.objects import Manifest
     from launcher.spec import JobSpec
@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 NOTE = "distlaunch/about"
 """The annotation."""
 
+ATTEMPT = "distlaunch/attempt"
+"""Annotation of what `requeue` has created: the number of the attempt, and which command has created it."""
+
 _COMMAND_BYTES = 64 * 1024
 """An object's annotations may have 256 KiB."""
 
 _MANY_NODES = 100_000
+_DIGITS = 8
 
 
 class About(TypedDict):
@@ -72,9 +76,24 @@ def note(spec: JobSpec, kind: str, workers: int, python: str) -> dict[str, str]:
 
 
 def add(objects: list[Manifest], told: Mapping[str, str]) -> None:
-    """Annotate the object that owns the others: the first one of bare pods, else the last one."""
-    owner = objects[0] if objects[-1]["kind"] == "Pod" else objects[-1]
-    owner["metadata"].setdefault("annotations", {}).update(told)
+    """Annotate the object that owns the others."""
+    owner_of(objects)["metadata"].setdefault("annotations", {}).update(told)
+
+
+def owner_of(objects: Sequence[Manifest]) -> Manifest:
+    """The object that owns the others: the first one of bare pods, else the last one."""
+    return objects[0] if objects[-1]["kind"] == "Pod" else objects[-1]
+
+
+def attempt_of(item: Manifest) -> str:
+    """What the annotation `ATTEMPT` says; empty without one."""
+    return str((item["metadata"].get("annotations") or {}).get(ATTEMPT, ""))
+
+
+def number_of(item: Manifest) -> int:
+    """The number of the attempt that its annotation names; 0 without one, or if that is wrong."""
+    number = attempt_of(item).partition("-")[0]
+    return int(number) if number.isascii() and number.isdigit() and len(number) < _DIGITS else 0
 
 
 def read(item: Manifest) -> About | None:

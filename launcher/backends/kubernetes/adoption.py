@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from launcher.backends.kubernetes import about, kubeconfig, owners, words
+from launcher.backends.kubernetes import about, kept, owners, words
 from launcher.backends.kubernetes.pod import STARTS_AGAIN
 from launcher.errors import RequestError, RunNotFoundError
 from launcher.runs import directories, records
@@ -51,6 +50,7 @@ def adopt(cluster: Cluster, opts: KubernetesOptions, text: str, runs_root: Path)
             "may_start_again": owner.kind in STARTS_AGAIN,
         },
         handle=_handle(cluster, opts, owner, told, path),
+        attempt=about.number_of(owner.item),
     )
     records.create(made)
     return made
@@ -58,20 +58,10 @@ def adopt(cluster: Cluster, opts: KubernetesOptions, text: str, runs_root: Path)
 
 def _handle(cluster: Cluster, opts: KubernetesOptions, owner: Owner, told: About, path: Path) -> KubernetesHandle:
     """The handle that the launcher which started the run would have."""
-    return {
-        "run_dir": str(path),
-        "run": owner.run,
-        "name": owner.name,
-        "job_id": owner.name,
-        "kind": owner.kind,
-        "namespace": cluster.namespace,
-        "context": cluster.context,
-        "kubeconfig": os.pathsep.join(kubeconfig.find(opts.kubeconfig)),
-        "nodes": told["nodes"],
-        "min_nodes": told["min_nodes"],
-        "python": told["python"],
-        "uid": owner.uid,
-    }
+    opts, nodes = replace(opts, kind=owner.kind), (told["min_nodes"], told["nodes"])
+    made = kept.handle_of(cluster, opts, path, owner.name, nodes=nodes, python=told["python"])
+    found: KubernetesHandle = {**made, "uid": owner.uid}
+    return {**found, "attempt": attempt} if (attempt := about.attempt_of(owner.item)) else found
 
 
 def _look(cluster: Cluster, text: str) -> tuple[Owner, About]:

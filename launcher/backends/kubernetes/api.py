@@ -141,7 +141,7 @@ class Cluster:
         timeout = urllib3.Timeout(connect=_CONNECT_S, read=answer_s)
         try:
             response = self._pool.request(
-                method, url, body=data, headers=headers, timeout=timeout, retries=False, preload_content=not stream
+                method, url, body=data, headers=headers, timeout=timeout, preload_content=not stream
             )
             if response.status >= 300:
                 raise _api_error(response.status, response.data)
@@ -174,7 +174,7 @@ def collect(
                 raise
             found, page = [], dict(query)  # the API server no longer knows the version that we have listed
             continue
-        found += map(take, listed["items"])
+        found += map(take, listed["items"] or ())  # null: a list of metadata without objects
         if not listed["metadata"].get("continue"):
             return found, str(listed["metadata"].get("resourceVersion", ""))
         page["continue"] = listed["metadata"]["continue"]
@@ -217,7 +217,7 @@ def _connect(paths: list[str], context: str, namespace: str, lost: str = "") -> 
         )
     configuration.connection_pool_maxsize = _CONNECTIONS
     pool = kubernetes.rest(configuration).pool_manager
-    library.share_context(pool.connection_pool_kw)
+    library.keep_small(pool)
     return Cluster(context, namespace or found or "default", configuration, pool)
 
 

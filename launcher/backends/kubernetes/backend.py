@@ -15,7 +15,7 @@ from launcher.backends.kubernetes.handle import KubernetesHandle
 from launcher.backends.kubernetes.options import KubernetesOptions
 from launcher.backends.kubernetes.plan import KubernetesPlan
 from launcher.errors import SpecError
-from launcher.payload import agent_archive, scripts
+from launcher.payload import scripts
 from launcher.spec import parse_duration
 from launcher.system import storage
 
@@ -25,9 +25,12 @@ if TYPE_CHECKING:
     from launcher.agent.job import Job
     from launcher.agent.messages import Rendezvous
     from launcher.backends._base import Stream
+    from launcher.backends._outlook import Outlook
     from launcher.backends._outputs import Outputs
     from launcher.backends.kubernetes.objects import Manifest
+    from launcher.backends.kubernetes.watch import RunWatch
     from launcher.payload.snapshot import Snapshot
+    from launcher.results.cluster import SurveyedHost
     from launcher.results.run import ClusterRun
     from launcher.runs.liveness import Liveness
     from launcher.runs.records import Run
@@ -43,10 +46,14 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
 
     name: ClassVar[str] = "k8s"
     can_list: ClassVar[bool] = True
+    can_survey: ClassVar[bool] = True
+    can_requeue: ClassVar[bool] = True
     has_queue: ClassVar[bool] = True
+    has_outlook: ClassVar[bool] = True
     can_adopt: ClassVar[bool] = True
     has_terminals: ClassVar[bool] = True
     has_outputs: ClassVar[bool] = True
+    loses_outputs: ClassVar[bool] = True
     options: ClassVar[type] = KubernetesOptions
     prints: ClassVar[Mapping[str, str]] = {"print_role": "Print the Role that runs of this kind need; start nothing."}
     opts: KubernetesOptions
@@ -65,6 +72,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
     def plan(self, spec: JobSpec, run_dir: Path) -> KubernetesPlan:
         """All manifests; reads the user's files, but does not contact the cluster."""
         from launcher.backends.kubernetes import config_maps
+        from launcher.payload import agent_archive
 
         if not self.opts.image:
             raise SpecError("no image given", hint="--image IMAGE, one with Python and torch, as pytorch/pytorch")
@@ -78,8 +86,8 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
             snapshot = config_maps.collect(spec, script, run_dir.parent)
         job = self._job(spec, run, command, name)
         packed = config_maps.archives(snapshot, bundled=bundled)
-        agent = agent_archive.packed(byte_code=False)  # the image has its own Python, and ConfigMaps are small
-        sent = config_maps.contents(json.dumps(job.to_json(), indent=1) + "\n", agent, packed)
+        # No bytecode: the image has its own Python, and ConfigMaps are small.
+        sent = config_maps.contents(json.dumps(job.to_json(), indent=1) + "\n", agent_archive.parts(), packed)
         made = self._objects(spec, run, name, sent)
         workers = self._workers(spec)
         rows = (
@@ -139,7 +147,8 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
             workers=self._workers(spec),
             sigterm_means=Failure.PREEMPTED,
             replaces_lost=self.may_start_again,
-            hold_s=pod.HOLD_S if spec.fetches else 0.0,
+            **pod.holding(spec),
+            plain_stream=True,
         )
 
     def _workers(self, spec: JobSpec) -> int:
@@ -182,26 +191,13 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
 
     def submit(self, plan: KubernetesPlan, record: Record = unrecorded) -> KubernetesHandle:
         """Create the workload suspended, then the objects that it needs and owns; then release it."""
-        from launcher.backends.kubernetes import kubeconfig, submission
+        from launcher.backends.kubernetes import kept, submission
 
         if self.opts.server_dry_run:
             raise SpecError("--server-dry-run creates nothing", hint="use it with --dry-run")
         cluster = self._cluster()
-        handle: KubernetesHandle = {
-            "run_dir": str(plan.run_dir),
-            "run": plan.run_dir.name,
-            "name": plan.name,
-            "job_id": plan.name,
-            "kind": self.opts.kind,
-            "namespace": cluster.namespace,
-            "context": cluster.context,
-            "kubeconfig": os.pathsep.join(kubeconfig.find(self.opts.kubeconfig)),
-            "nodes": len(plan.nodes),
-            "min_nodes": plan.job.min_nodes,
-            "python": plan.python,
-        }
-        if self.opts.output_dir:
-            handle["output_dir"] = plan.job.cwd
+        handle = kept.planned(plan, self.opts, cluster)
+        kept.keep(plan)
         owner = submission.send(cluster, self.opts, plan, lambda: record(handle))
         return {**handle, "uid": owner["metadata"]["uid"]}
 
@@ -209,14 +205,20 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         """Find the object that owns the others, by its name."""
         from launcher.backends.kubernetes import api, submission
 
-        owner = submission.find(api.connect_again(handle), handle["kind"], handle["name"], handle["run"])
-        return {**handle, "uid": owner["metadata"]["uid"]} if owner else None
+        owner = submission.find(api.connect_again(handle), handle)
+        return {**handle, "uid": owner["metadata"]["uid"], "in_part": True} if owner else None
+
+    def requeue(self, handle: KubernetesHandle, attempt: int, record: Record = unrecorded) -> KubernetesHandle:
+        """Delete the pods of a run that runs, if its controller starts them again; else create the objects anew."""
+        from launcher.backends.kubernetes import requeue
+
+        return requeue.requeue(self.opts, handle, attempt, record)
 
     def undo(self, handle: KubernetesHandle) -> None:
         """Delete the workload, which is enough: it is suspended until all objects exist."""
         from launcher.backends.kubernetes import api, submission
 
-        submission.remove(api.connect_again(handle), handle["kind"], handle["name"], handle["run"])
+        submission.remove(api.connect_again(handle), handle)
 
     def found(self) -> list[ClusterRun]:
         """The runs in the namespace, of all kinds and users."""
@@ -225,6 +227,18 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         cluster = self._cluster()
         ttl.sweep(cluster, self.opts)
         return owners.runs(cluster)
+
+    def hosts(self) -> list[SurveyedHost]:
+        """The cluster's nodes, as far as this user may list them."""
+        from launcher.backends.kubernetes import nodes
+
+        return nodes.found(self._cluster(), self.opts.gpu_resource)
+
+    def outlook(self, spec: JobSpec, gpus: int | None) -> Outlook:  # noqa: ARG002 - it has an option for GPUs
+        """By what its pods leave of its nodes, and by Kueue's queue."""
+        from launcher.backends.kubernetes import outlook
+
+        return outlook.outlook(self._cluster(), self.opts, spec)
 
     def adopt(self, text: str, runs_root: Path) -> Run:
         """Find the run's owner in the namespace, by its labels and annotation."""
@@ -239,47 +253,33 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
 
     def liveness(self, handle: KubernetesHandle) -> Liveness:
         """One query for all pods; events only if pods are waiting."""
-        from launcher.backends.kubernetes import watch
-
-        return watch.of(handle).liveness(parse_duration(self.opts.start_timeout, "start-timeout"))
+        return _watch(handle).liveness(parse_duration(self.opts.start_timeout, "start-timeout"))
 
     def refresh(self, handle: KubernetesHandle) -> None:
         """Fetch new lines of the pods' logs."""
-        from launcher.backends.kubernetes import watch
-
-        watch.of(handle).refresh()
+        _watch(handle).refresh()
 
     def open_stream(self, handle: KubernetesHandle, offsets: Mapping[int, int] | None = None) -> Stream:
         """Pod logs, saved in the run's directory as they arrive."""
-        from launcher.backends.kubernetes import watch
-
-        return watch.of(handle).open_stream(offsets or {})
+        return _watch(handle).open_stream(offsets or {})
 
     def open_terminal(self, handle: KubernetesHandle, node: int, rank: int | None) -> Bridge:
         """Connect through an exec in the node's pod."""
-        from launcher.backends.kubernetes import watch
-
-        return watch.of(handle).open_terminal(node, rank)
+        return _watch(handle).open_terminal(node, rank)
 
     def open_outputs(self, handle: KubernetesHandle, node: int) -> Outputs:
         """Connect through an exec in the node's pod, which must run."""
-        from launcher.backends.kubernetes import watch
-
-        return watch.of(handle).open_outputs(node)
+        return _watch(handle).open_outputs(node)
 
     def cancel(self, handle: KubernetesHandle, *, force: bool = False) -> None:
         """Delete the owner of all objects: pods get SIGTERM, then SIGKILL after the grace time; `force`: now."""
-        from launcher.backends.kubernetes import watch
-
-        watch.of(handle).cancel(force=force)
+        _watch(handle).cancel(force=force)
         if handle["kind"] == "trainjob":  # a submission that was cut off may have left a runtime
             self.undo(handle)
 
     def release(self, handle: KubernetesHandle) -> None:
         """End sidecars, which would hold the run's pods forever."""
-        from launcher.backends.kubernetes import watch
-
-        watch.of(handle).release()
+        _watch(handle).release()
 
     def remove(self, handle: KubernetesHandle) -> None:
         """Delete the owner of all objects, and with it the rest."""
@@ -287,9 +287,13 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
 
     def signal(self, handle: KubernetesHandle, signum: int) -> None:
         """Run a program in each pod that signals the agent: Kubernetes has no other way."""
-        from launcher.backends.kubernetes import watch
+        _watch(handle).signal(signum)
 
-        watch.of(handle).signal(signum)
+
+def _watch(handle: KubernetesHandle) -> RunWatch:
+    from launcher.backends.kubernetes import watch
+
+    return watch.of(handle)
 
 
 BACKEND = KubernetesBackend

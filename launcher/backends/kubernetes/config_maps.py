@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from launcher.errors import SpecError
 from launcher.system import install
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from launcher.payload.snapshot import Snapshot
     from launcher.spec import JobSpec
@@ -26,12 +27,15 @@ LIMIT_BYTES = 64_000_000
 ARCHIVE_LIMIT_BYTES = 24_000_000
 """Maximum size when packed. etcd keeps all of it while the run exists, and has 2 GB for the whole cluster."""
 
-_SMALL_BYTES = 180_000
+SMALL_BYTES = 180_000
 """`kubectl apply` copies each object into an annotation of at most 256 KiB; this much still fits as base64."""
 
 _SMALL_PIECES = 8
 _LARGE_BYTES = 960_000
 """A ConfigMap holds at most 1 MiB."""
+
+_LEAST_BYTES = 16_000
+"""Less of an archive is not worth a piece."""
 
 
 def archives(snapshot: Snapshot | None, *, bundled: bool) -> dict[str, bytes]:
@@ -67,19 +71,35 @@ def collect(spec: JobSpec, script: str | None, leave_out: Path) -> Snapshot:
     return found
 
 
-def contents(spec_text: str, agent: bytes, packed: Mapping[str, bytes]) -> list[dict[str, Any]]:
-    """The `data` and `binaryData` of each ConfigMap; the first one has the agent and its spec."""
-    first = {"data": {"spec.json": spec_text}, "binaryData": {"agent.pyz": _text(agent)}}
-    return [first, *({"binaryData": {key: _text(piece)}} for key, piece in _pieces(packed))]
+def contents(spec_text: str, agent: Mapping[str, bytes], packed: Mapping[str, bytes]) -> list[dict[str, Any]]:
+    """The `data` and `binaryData` of each ConfigMap: as few as possible, of which the first one has the spec.
 
-
-def _pieces(packed: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
-    """`files.tgz.000`, `files.tgz.001`, ...; the agent joins them."""
+    `agent`: its parts. The archives are cut into `files.tgz.000`, `files.tgz.001`, ..., which the agent joins.
+    """
     total = sum(map(len, packed.values()))
-    size = _SMALL_BYTES if total <= _SMALL_BYTES * _SMALL_PIECES else _LARGE_BYTES
+    size = SMALL_BYTES if total <= SMALL_BYTES * _SMALL_PIECES else _LARGE_BYTES
+    made: list[dict[str, Any]] = [{"data": {"spec.json": spec_text}, "binaryData": {}}]
+    rooms = [size - len(json.dumps(spec_text)) * 3 // 4]  # it is not base64
+
+    def put(key: str, data: bytes, least: int) -> int:
+        """Add as much as fits where `least` fits; returns how much that is."""
+        number = next((number for number, room in enumerate(rooms) if room >= least), len(rooms))
+        if number == len(rooms):
+            made.append({"binaryData": {}})
+            rooms.append(size)
+        piece = data[: rooms[number]]
+        made[number]["binaryData"][key] = _text(piece)
+        rooms[number] -= len(piece)
+        return len(piece)
+
+    for key, data in agent.items():
+        assert put(key, data, len(data)) == len(data), "a part is smaller than a ConfigMap"
     for name, data in packed.items():
-        for number, start in enumerate(range(0, len(data), size)):
-            yield f"{name}.tgz.{number:03}", data[start : start + size]
+        number = start = 0
+        while start < len(data):
+            start += put(f"{name}.tgz.{number:03}", data[start:], min(_LEAST_BYTES, len(data) - start))
+            number += 1
+    return made
 
 
 def _packed(snapshot: Snapshot) -> bytes:

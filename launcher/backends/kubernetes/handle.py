@@ -24,3 +24,9 @@ class KubernetesHandle(_Submitted, total=False):
 
     uid: str
     """The uid of the object that owns the others, once it exists."""
+
+    attempt: str
+    """The annotation by which the objects of this attempt are known, if `requeue` has created them."""
+
+    in_part: bool
+    """Whether its submission was cut off: objects may be missing."""

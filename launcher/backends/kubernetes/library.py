@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import ssl
 import sys
 from functools import cache
@@ -12,6 +13,12 @@ from typing import Any, NamedTuple
 
 _PACKAGES = ("kubernetes", "kubernetes.utils", "kubernetes.client")
 _LATER = ("oauthlib", "oauthlib.oauth2", "requests_oauthlib")
+_PROCESSES = "multiprocessing"
+"""The library only wants to know the number of CPUs from it."""
+
+
+_BUFFER_BYTES = 1024
+"""Of what a connection has received; http.client's buffers have 8 kB."""
 
 
 class Library(NamedTuple):
@@ -34,7 +41,7 @@ def load() -> Library:
     Its packages import all of their modules, also unused ones (models, dynamic clients): half a second of CPU, and
     20 MB. They are empty here, and a program that imports them later gets them whole.
     """
-    known = {name: sys.modules.get(name) for name in (*_PACKAGES, *_LATER)}
+    known = {name: sys.modules.get(name) for name in (*_PACKAGES, *_LATER, _PROCESSES)}
     ours = [name for name, module in known.items() if module is None]
     if importlib.util.find_spec("kubernetes") is None:
         raise ImportError("kubernetes")
@@ -55,7 +62,12 @@ def load() -> Library:
 
 
 def _bare(name: str) -> ModuleType:
-    """A module that stands for one of the library's packages, or for one that it needs only for an OIDC login."""
+    """A module that stands for one of the library's packages, or for one of which it needs little or only at times."""
+    if name == _PROCESSES:
+        module = ModuleType(name)
+        rest = {"__getattr__": lambda attribute: getattr(importlib.import_module(name), attribute)}
+        vars(module).update(rest, cpu_count=os.cpu_count)
+        return module
     if name in _LATER:
         module = ModuleType(name)
         vars(module)["__getattr__"] = lambda attribute: _when_used(name, attribute)
@@ -84,7 +96,28 @@ def _api_client(*args: Any, **more: Any) -> Any:
     return ApiClient(*args, **more)
 
 
-def share_context(settings: dict[str, Any]) -> None:
+def keep_small(pools: Any) -> None:
+    """Keep what each connection of these pools holds small, as one is open for each followed log."""
+    from http.client import HTTPResponse
+
+    from urllib3 import Retry
+    from urllib3.connection import HTTPSConnection
+    from urllib3.connectionpool import HTTPSConnectionPool
+
+    class Response(HTTPResponse):
+        def __init__(self, sock: Any, *args: Any, **more: Any) -> None:
+            super().__init__(sock, *args, **more)
+            self.fp.close()
+            self.fp = sock.makefile("rb", _BUFFER_BYTES)
+
+    connection = type("Connection", (HTTPSConnection,), {"response_class": Response})
+    pool = type("Pool", (HTTPSConnectionPool,), {"ConnectionCls": connection})
+    pools.pool_classes_by_scheme = {**pools.pool_classes_by_scheme, "https": pool}
+    pools.connection_pool_kw["retries"] = Retry(False)  # one for all requests: we repeat those that may be repeated
+    _share_context(pools.connection_pool_kw)
+
+
+def _share_context(settings: dict[str, Any]) -> None:
     """Give all connections of a pool one TLS context: urllib3 makes one for each, with all certificates, of 30 kB."""
     from urllib3.util.ssl_ import create_urllib3_context
 

@@ -1,5 +1,7 @@
 """Pod logs, kept as a node's stream in the run's directory: nothing is lost or duplicated, whichever process fetches.
 
+An agent writes a pod's log for people; it is stored in the format of all streams.
+
 Each line has the time at which the container runtime read it. A log is requested from one second before the last
 stored line, and lines with known times are dropped. After a fetcher was killed, the stream is cut to the size in
 `log.json`.
@@ -14,6 +16,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from launcher.agent.protocol import encode_event
+from launcher.agent.stream import plain
 from launcher.backends.kubernetes import api, library
 from launcher.backends.kubernetes.position import Position
 from launcher.system import storage
@@ -170,7 +173,7 @@ class NodeLog:
                         return False
                     if any(line.startswith(_NO_LOG) for line in lines):
                         raise api.ApiError(404, "the log has been removed")
-                    self._append(self._position.take(lines))
+                    self._append([plain.decode(line, self._node) for line in self._position.take(lines)])
         finally:
             response.close()
             with self._lock:

@@ -25,7 +25,6 @@ STOPPED_EXIT_CODE = 143
 LOST_EXIT_CODES = (75, 137, 255)
 """Exit codes of an agent that lost another node, of a killed one, and of a container lost when its host restarts."""
 
-_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _FUNCTION_BYTES = 1_000_000
 _BATCH = "/apis/batch/v1/namespaces/{}/jobs"
 
@@ -160,7 +159,7 @@ def workload(spec: JobSpec, opts: KubernetesOptions, name: str, run: str, config
     template = pod.template(spec, opts, name, run, configs, container=kind.container)
     meta = _meta(name, run, opts)
     if opts.queue:
-        meta["labels"][_QUEUE_LABEL] = opts.queue
+        meta["labels"][pod.QUEUE_LABEL] = opts.queue
     head = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta}
     if opts.kind == "pods":
         return _bare_pods(spec, opts, name, template)
@@ -291,8 +290,8 @@ def _bare_pods(spec: JobSpec, opts: KubernetesOptions, name: str, template: Mani
         if opts.namespace:
             meta["namespace"] = opts.namespace
         if opts.queue:
-            meta["labels"].update({_QUEUE_LABEL: opts.queue, "kueue.x-k8s.io/pod-group-name": name})
-            meta.setdefault("annotations", {})["kueue.x-k8s.io/pod-group-total-count"] = str(spec.nodes.max)
+            meta["labels"].update({pod.QUEUE_LABEL: opts.queue, pod.GROUP_LABEL: name})
+            meta.setdefault("annotations", {})[pod.GROUP_COUNT] = str(spec.nodes.max)
         found["spec"]["hostname"] = meta["name"]
         found["spec"]["containers"][0]["env"].append({"name": "JOB_COMPLETION_INDEX", "value": str(rank)})
         pods.append({"apiVersion": "v1", "kind": "Pod", **found})

@@ -35,6 +35,10 @@ _TIMES = {
 }
 """Annotations in which the Job controller counts the restarts of a node's pod: after disruptions, and after losses."""
 
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+GROUP_LABEL, GROUP_COUNT = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
+"""Of bare pods that Kueue admits together; the second one is an annotation."""
+
 STARTS_AGAIN = ("job", "jobset", "trainjob")
 """Kinds whose controllers restart pods."""
 
@@ -49,7 +53,7 @@ _BEACONS = (20_000, 29_000)
 """Port range of the beacons, below the ports that Kubernetes assigns to Services, and the kernel to connections."""
 
 HOLD_S = 600.0
-"""With --fetch, how long the first pod waits at its end for a launcher that fetches its files."""
+"""With --fetch, how long a pod waits at its end until a launcher has fetched its files."""
 
 _LIMIT_MORE_S = 60
 """The agent enforces the time limit; the kubelet ends a pod whose agent could not, this much later."""
@@ -63,6 +67,13 @@ def places(spec: JobSpec, opts: KubernetesOptions, run: str) -> dict[str, Any]:
     name = project.name_of(spec.cwd) if opts.project_dir else run
     where = f"{opts.output_dir.rstrip('/')}/{name}/work"
     return {"cwd": where, "output_dir": where, "project": name}
+
+
+def holding(spec: JobSpec) -> dict[str, Any]:
+    """Which pods wait at their end until their files are fetched, and how long, as fields of the agents' job."""
+    if not spec.fetches:
+        return {}
+    return {"hold_s": HOLD_S, "hold_node": None if spec.fetches == "all" else int(spec.fetches)}
 
 
 def check_outputs(spec: JobSpec, opts: KubernetesOptions) -> None:
@@ -133,7 +144,7 @@ def _container(
     }
     if opts.pull_policy:
         found["imagePullPolicy"] = opts.pull_policy
-    if taken := _resources(opts):
+    if taken := resources(opts):
         found["resources"] = {"limits": taken, "requests": dict(taken)}
     if security := _security(opts):
         found["securityContext"] = security
@@ -230,7 +241,7 @@ def _security(opts: KubernetesOptions) -> dict[str, Any]:
     return {**found, "capabilities": capabilities} if capabilities else found
 
 
-def _resources(opts: KubernetesOptions) -> dict[str, str]:
+def resources(opts: KubernetesOptions) -> dict[str, str]:
     """The resources of one node's pod, by Kubernetes' names."""
     found = {opts.gpu_resource: str(opts.gpus_per_node)} if opts.gpus_per_node else {}
     for name in ("cpu", "memory"):

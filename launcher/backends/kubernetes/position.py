@@ -63,6 +63,8 @@ class Position:
 
     def _forget(self) -> None:
         """Keep only the times of the last seconds."""
+        if self._known and self.last > self._known_until + _OVERLAP_S:
+            self._known = {}  # all that had been read before has arrived again
         if len(self._seconds) > 4:
             old = self.last - _OVERLAP_S - 1.0
             self._seconds = {key: when for key, when in self._seconds.items() if when >= old}

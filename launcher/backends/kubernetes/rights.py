@@ -64,7 +64,14 @@ def role(opts: KubernetesOptions) -> str:
     made += {"pods": [{"kind": "Pod"}], "trainjob": [{"kind": "TrainingRuntime"}]}.get(opts.kind, [])
     queued = needed(opts, [*made, {"kind": kind.kind}])
     owner = _resource(kind.path)
-    rights = {*queued, *_ON_REQUEST, Right(*owner, "list"), *([] if opts.kind == "pods" else [Right(*owner, "patch")])}
+    runtime = [Right(*_resource(objects.RUNTIME_PATH), "get")] if opts.kind == "trainjob" else []  # for `requeue`
+    rights = {
+        *queued,
+        *runtime,
+        *_ON_REQUEST,
+        Right(*owner, "list"),
+        *([] if opts.kind == "pods" else [Right(*owner, "patch")]),
+    }
     by_resource: dict[tuple[str, str], tuple[str, ...]] = {}
     for group, resource, _ in sorted(rights):
         by_resource[group, resource] = tuple(verb for verb in _VERBS if (group, resource, verb) in rights)

@@ -9,35 +9,39 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.backends._writing import new_key
-from launcher.backends.kubernetes import api, objects, rights, ttl, unused_gpus
+from launcher.backends.kubernetes import about, api, objects, rights, ttl, unused_gpus
 from launcher.backends.kubernetes.pod import RUN_LABEL, labels
-from launcher.errors import BackendUnavailableError
+from launcher.errors import BackendUnavailableError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from launcher.backends.kubernetes.api import Cluster
+    from launcher.backends.kubernetes.handle import KubernetesHandle
     from launcher.backends.kubernetes.objects import Manifest
     from launcher.backends.kubernetes.options import KubernetesOptions
     from launcher.backends.kubernetes.plan import KubernetesPlan
 
 _DOING = "to create the run"
 _TRIES = 4
+_LEFT_S = 60.0
+"""How long a new attempt waits for Kubernetes to remove the objects of the former one, which have the same names."""
+
+_LEFT_POLL_S = 0.5
 
 
 def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, begin: Callable[[], None]) -> Manifest:
     """Create everything, after checking that this is possible and calling `begin`; returns the owner of the rest."""
-    secret = list(_secrets(opts, plan))
+    secret = list(secrets(opts, plan))
     asked = False
     try:
-        _check(cluster, opts, plan, [*plan.objects, *secret])
+        check(cluster, opts, plan, [*plan.objects, *secret])
         ttl.sweep(cluster, opts)
         unused_gpus.warn(cluster, opts, plan)
         begin()
         asked = True
-        *rest, main = plan.objects
-        if main["kind"] == "Pod":
-            main, rest = plan.objects[0], list(plan.objects[1:])
+        main = about.owner_of(plan.objects)
+        rest = [item for item in plan.objects if item is not main]
         before = [item for item in rest if item["kind"] == "TrainingRuntime"]
         for item in before:  # a TrainJob is refused without its runtime
             _create(cluster, item)
@@ -68,7 +72,7 @@ def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, begin:
 def ask(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> list[str]:
     """Have the API server validate every object without creating it; returns what was validated."""
     try:
-        _check(cluster, opts, plan, [*plan.objects, *_secrets(opts, plan)])
+        check(cluster, opts, plan, [*plan.objects, *secrets(opts, plan)])
         for item in plan.objects:
             path = objects.path_of(item, cluster.namespace)
             try:
@@ -81,7 +85,7 @@ def ask(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> list
     return [f"{item['kind']} {item['metadata']['name']}" for item in plan.objects]
 
 
-def _check(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, manifests: list[Manifest]) -> None:
+def check(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, manifests: list[Manifest]) -> None:
     """Raise for a custom resource that the cluster lacks, or a missing right, before anything is created."""
     kind = objects.KINDS[opts.kind]
     wanted = [(kind.api_version, kind.kind)] if "." in kind.api_version else []
@@ -100,28 +104,54 @@ def _check(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, mani
 
 
 def _create(cluster: Cluster, item: Manifest) -> Manifest:
-    """Create one object, once: without an answer it is sent again, and an existing one with the run's label counts."""
+    """Create one object, once: without an answer it is sent again, and an existing one with the run's label counts.
+
+    One that a former attempt has left does not count: Kubernetes is about to remove it.
+    """
     path = objects.path_of(item, cluster.namespace)
-    meta = item["metadata"]
-    pause = 0.5
-    for last in range(_TRIES - 1, -1, -1):
+    pause, tries, limit = 0.5, _TRIES, time.monotonic() + _LEFT_S
+    while True:
+        left = False
         try:
             return cluster.call("POST", path, item, query={"fieldValidation": "Strict"})
         except api.UnreachableError:
-            if not last:
+            if tries == 1:
                 raise
         except api.ApiError as error:
             again = error.status in (429, 500, 503, 504) or _lacks_runtime(item, error)
-            if error.reason != "AlreadyExists" and not (last and again):
+            if error.reason != "AlreadyExists" and not (tries > 1 and again):
                 raise
-            found = cluster.find(f"{path}/{meta['name']}") if error.reason == "AlreadyExists" else None
+            found, left = _existing(cluster, item) if error.reason == "AlreadyExists" else (None, False)
             if found is not None:
-                if found["metadata"].get("labels", {}).get(RUN_LABEL) == meta["labels"][RUN_LABEL]:
+                if found["metadata"].get("labels", {}).get(RUN_LABEL) == item["metadata"]["labels"][RUN_LABEL]:
                     return found
                 raise
+            if left and time.monotonic() > limit:
+                raise
+        if left:
+            output.progress(f"waiting for the former {item['kind']} to be removed")
+            time.sleep(_LEFT_POLL_S)
+            continue
         time.sleep(pause)
-        pause *= 2
-    raise AssertionError("unreachable")
+        pause, tries = pause * 2, tries - 1
+
+
+def _existing(cluster: Cluster, item: Manifest) -> tuple[Manifest | None, bool]:
+    """The object of this name, unless a former attempt has left it; and whether one has. Raises `RequestError`."""
+    mine = about.attempt_of(item)
+    try:
+        found = cluster.find(f"{objects.path_of(item, cluster.namespace)}/{item['metadata']['name']}")
+    except api.ApiError as error:
+        if error.status != 403 or not mine:
+            raise
+        return None, True  # the Role does not grant to read it, and nothing else has its name
+    if found is None or not mine or about.attempt_of(found) == mine:
+        return found, False
+    owns = "ownerReferences" not in item["metadata"] and item["kind"] != "TrainingRuntime"
+    if owns and "deletionTimestamp" not in found["metadata"]:
+        run = item["metadata"]["labels"][RUN_LABEL]
+        raise RequestError(f"{run} was started again meanwhile", hint=f"distlaunch status {run}")
+    return None, True
 
 
 def _lacks_runtime(item: Manifest, error: api.ApiError) -> bool:
@@ -139,7 +169,7 @@ def _check_needed(item: Manifest, error: api.ApiError) -> None:
     )
 
 
-def _secrets(opts: KubernetesOptions, plan: KubernetesPlan) -> Iterator[Manifest]:
+def secrets(opts: KubernetesOptions, plan: KubernetesPlan) -> Iterator[Manifest]:
     """The Secrets with the run's key and with the values of secret variables: in no file, only in this request."""
     if plan.has_key:
         yield objects.key_secret(plan.name, plan.run_dir.name, opts, new_key(), plan.job.function)
@@ -156,21 +186,28 @@ def _secrets(opts: KubernetesOptions, plan: KubernetesPlan) -> Iterator[Manifest
         }
 
 
-def find(cluster: Cluster, kind: str, name: str, run: str) -> Manifest | None:
-    """The owner of the objects of a run whose launcher died while creating them."""
+def find(cluster: Cluster, handle: KubernetesHandle, path: str = "") -> Manifest | None:
+    """The owner of the objects of a run whose launcher died while creating them; with `path`, its object there."""
+    path = path or objects.KINDS[handle["kind"]].path
     try:
-        owner = cluster.find(f"{objects.KINDS[kind].path.format(cluster.namespace)}/{name}")
+        found = cluster.find(f"{path.format(cluster.namespace)}/{handle['name']}")
     except (api.ApiError, api.UnreachableError) as error:
         raise api.explained(error, cluster, "to find the run") from error
-    return owner if owner is not None and owner["metadata"].get("labels", {}).get(RUN_LABEL) == run else None
+    if found is None or found["metadata"].get("labels", {}).get(RUN_LABEL) != handle["run"]:
+        return None
+    return found if about.attempt_of(found) == handle.get("attempt", "") else None
 
 
-def remove(cluster: Cluster, kind: str, name: str, run: str) -> None:
+def remove(cluster: Cluster, handle: KubernetesHandle) -> None:
     """Delete the owner of a run's objects, and what was created before it and may have no owner yet."""
-    paths = [objects.KINDS[kind].path] if find(cluster, kind, name, run) is not None else []
-    for path in [*paths, *([objects.RUNTIME_PATH] if kind == "trainjob" else [])]:
+    for path in [objects.KINDS[handle["kind"]].path, *([objects.RUNTIME_PATH] if handle["kind"] == "trainjob" else [])]:
+        body: dict[str, Any] = {"propagationPolicy": "Background"}
+        if path != objects.RUNTIME_PATH or "attempt" in handle:  # nothing else has a first attempt's name
+            if (found := find(cluster, handle, path)) is None:
+                continue
+            body["preconditions"] = {"uid": found["metadata"]["uid"]}
         try:
-            cluster.call("DELETE", f"{path.format(cluster.namespace)}/{name}", {"propagationPolicy": "Background"})
+            cluster.call("DELETE", f"{path.format(cluster.namespace)}/{handle['name']}", body)
         except (api.ApiError, api.UnreachableError) as error:
-            if not isinstance(error, api.ApiError) or error.status != 404:  # 404: never created, or already deleted
+            if not isinstance(error, api.ApiError) or error.status not in (404, 409):  # deleted, or replaced
                 raise api.explained(error, cluster, "to end the run") from error

@@ -34,7 +34,7 @@ def sweep(cluster: Cluster, opts: KubernetesOptions) -> None:
 def listed(cluster: Cluster, kind: str) -> list[Object]:
     """The objects of runs of that kind; ConfigMaps without their data, which may be 24 MB per run."""
     path, accept = objects.KINDS[kind].path.format(cluster.namespace), api.METADATA if kind == "pods" else ""
-    found: list[Object] = cluster.call("GET", path, query={"labelSelector": RUN_LABEL}, accept=accept)["items"]
+    found: list[Object] = cluster.call("GET", path, query={"labelSelector": RUN_LABEL}, accept=accept)["items"] or []
     return found
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from launcher.agent.failures import Failure
 from launcher.agent.terminal import attach
 from launcher.backends._outputs import RemoteOutputs
-from launcher.backends.kubernetes import admission, api, refused, states
+from launcher.backends.kubernetes import admission, api, kept, refused, states
 from launcher.backends.kubernetes.following import DOING
 from launcher.backends.kubernetes.objects import KINDS
 from launcher.backends.kubernetes.pod import DIRECTORY, INPUT, RUN_LABEL, STARTS_AGAIN
@@ -45,9 +45,7 @@ _STARTS_S, _LOOK_S = 30.0, 1.0
 _REACHED_S = 30.0
 """How long a program in a pod may take to start."""
 
-_ENDED = (
-    "what is in an ended pod cannot be reached: --fetch PATTERN fetches files before it ends, and --volume keeps them"
-)
+_ENDED = "an ended pod's files are out of reach: --fetch PATTERN fetches files before it ends, and --volume keeps them"
 _NAMED = 5
 """How many of the pods a message names."""
 
@@ -56,7 +54,8 @@ _runs: dict[str, RunWatch] = {}
 
 def of(handle: KubernetesHandle) -> RunWatch:
     """The watch of that handle's run."""
-    return _runs.get(handle["run_dir"]) or _runs.setdefault(handle["run_dir"], RunWatch(handle))
+    key = f"{handle['run_dir']} {handle.get('uid')}"  # a run that is started again has another owner
+    return _runs.get(key) or _runs.setdefault(key, RunWatch(handle))
 
 
 class RunWatch:
@@ -118,11 +117,10 @@ class RunWatch:
 
     def _owner(self) -> tuple[states.Object | None, bool]:
         """The workload, and whether it is deleted (another one with its name does not count)."""
-        owner = self.cluster.find(self._owner_path())
-        gone = (
-            owner is None or owner["metadata"]["uid"] != self._handle["uid"] or "deletionTimestamp" in owner["metadata"]
-        )
-        return (None if gone else owner), gone
+        owner, gone = kept.current(self.cluster.find(self._owner_path()), self._handle)
+        if owner is not None:
+            self._handle = {**self._handle, "uid": owner["metadata"]["uid"]}
+        return owner, gone
 
     def _judge(self, pods: Sequence[Sequence[Pod]], start_timeout_s: float) -> Liveness:
         sure = all(known and not known[-1].ended and known[-1].deleted is None and not known[-1].lost for known in pods)
@@ -133,7 +131,7 @@ class RunWatch:
         nodes: list[NodeState] = []
         causes: dict[int, Cause] = {}
         deleted = states.removed(KINDS[self._handle["kind"]].kind, self._handle["name"]) if gone else None
-        noted = storage.read_json(self._directory / "given_up.json") or deleted
+        noted = storage.read_json(kept.given_up(self._handle)) or deleted
         for node, known in enumerate(pods):
             if known:
                 nodes.append(self._settled(node, known[-1], states.state(known[-1], over=over, restarts=restarts)))
@@ -196,7 +194,7 @@ class RunWatch:
             self._give_up(str(told["class"]), str(told["message"]))
 
     def _give_up(self, kind: str, why: str) -> str:
-        note = self._directory / "given_up.json"
+        note = kept.given_up(self._handle)
         storage.write_whole(note, storage.encode_json({"class": kind, "message": why}))
         try:
             self._delete()
@@ -230,6 +228,7 @@ class RunWatch:
         try:
             with contextlib.suppress(LaunchError):
                 self._logs.start_following()
+            self._owner()  # which another machine may have created anew
             self._delete()
             if force:
                 selector = {"labelSelector": f"{RUN_LABEL}={self._handle['run']}"}

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.agent.messages import Rendezvous
+    from launcher.backends._outlook import Outlook
+    from launcher.results.cluster import SurveyedHost
     from launcher.results.run import ClusterRun
     from launcher.runs.records import Run
     from launcher.spec import JobSpec
@@ -56,6 +58,8 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
     can_requeue: ClassVar[bool] = True
     can_adopt: ClassVar[bool] = True
     can_list: ClassVar[bool] = True
+    can_survey: ClassVar[bool] = True
+    has_outlook: ClassVar[bool] = True
     has_terminals: ClassVar[bool] = True
     has_outputs: ClassVar[bool] = True
     shares_outputs: ClassVar[bool] = True
@@ -159,11 +163,23 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
 
         return here.found()
 
+    def hosts(self) -> list[SurveyedHost]:
+        """This machine."""
+        from launcher.backends.local import here
+
+        return [here.surveyed()]
+
     def adopt(self, text: str, runs_root: Path) -> Run:
         """Find the run by its agents; its directory stays where it is."""
         from launcher.backends.local import here
 
         return here.adopt(text, runs_root)
+
+    def outlook(self, spec: JobSpec, gpus: int | None) -> Outlook:  # noqa: ARG002 - every job starts at once
+        """This machine, which has no queue."""
+        from launcher.backends.local import here
+
+        return here.outlook(gpus)
 
     def requeue(self, handle: LocalHandle, attempt: int, record: Record = unrecorded) -> LocalHandle:
         """Start the same agents again once all have exited; wait for those that have sent their final event."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-import pwd
 import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.agent.lease import gpus
+from launcher.agent.system import users
+from launcher.backends._outlook import Outlook, capacity, now, unknown
 from launcher.errors import RunNotFoundError
 from launcher.runs import directories
-from launcher.system import storage
+from launcher.system import amounts, storage
 
 if TYPE_CHECKING:
+    from launcher.results.cluster import SurveyedHost
     from launcher.results.run import ClusterRun
     from launcher.runs.records import Run
 
@@ -31,7 +34,7 @@ def found() -> list[ClusterRun]:
             "state": "running",
             "nodes": str(len(owners)),
             "created": directories.created(directory.name),
-            "user": _user(owners[0]),
+            "user": users.name_of(owners[0]),
             "job_id": None,
             "hosts": [socket.gethostname()] * len(owners),
             "command": _command(directory),
@@ -39,6 +42,39 @@ def found() -> list[ClusterRun]:
         for directory, owners in runs.items()
     ]
     return sorted(rows, key=lambda row: (row["created"], row["run"]))
+
+
+def surveyed() -> SurveyedHost:
+    """This machine, with the runs that have agents here. Leases are only for runs over SSH."""
+    uses = gpus.found()
+    return {
+        "host": socket.gethostname(),
+        "state": "up",
+        "problem": None,
+        "load": round(os.getloadavg()[0], 2),
+        "cpus": os.cpu_count(),
+        "gpus": [
+            {"gpu": use.gpu, "used_mib": use.used_mib, "total_mib": use.total_mib, "busy": use.busy} for use in uses
+        ],
+        "gpus_total": len(uses),
+        "gpus_used": sum(use.busy for use in uses),
+        "leases": [
+            {"run": run["run"], "user": run["user"], "since": run["created"] or None, "gpus": None} for run in found()
+        ],
+        "waiting": [],
+        "quarantine": None,
+        "doctor": None,
+    }
+
+
+def outlook(wanted: int | None) -> Outlook:
+    """One node, on which every job starts at once; `wanted`: GPUs."""
+    host = surveyed()
+    own = {lease["run"] for lease in host["leases"] if lease["user"] == users.name_of(os.getuid())}
+    found = capacity([host], lambda host: not host["leases"], waiting=0, own_runs=len(own))
+    if wanted is not None and wanted > len(host["gpus"]):
+        return Outlook(found, unknown(f"it has only {amounts.counted(len(host['gpus']), 'GPU')}"))
+    return Outlook(found, now("there is no queue"))
 
 
 def adopt(text: str, runs_root: Path) -> Run:
@@ -72,10 +108,3 @@ def _command(directory: Path) -> list[str]:
         spec = storage.read_json(directory / "spec.json") or {}
         return [str(word) for word in spec.get("command") or ()]
     return []
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

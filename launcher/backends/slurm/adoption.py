@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.backends.slurm import jobs
 from launcher.errors import RequestError, RunNotFoundError
 from launcher.runs import directories, records
-from launcher.system import numbers, storage, trust
+from launcher.system import amounts, numbers, storage, trust
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,18 +20,20 @@ if TYPE_CHECKING:
     from launcher.backends.slurm.jobs import Job
     from launcher.backends.slurm.options import SlurmOptions
 
-_NUMBER = re.compile(r"(?:slurm:)?(\d+)(?:_(\d+))?")
+_NUMBER = re.compile(r"(?:slurm:)?(\d+)(?:_(\d+))?(\.\d+)?")
 _MANY = 100_000
 
 
 def adopt(text: str, runs_root: Path, options: SlurmOptions) -> records.Run:
-    """Add the run with that job id, id, or start of an id. `ID/3` and `4711_3` are tasks of an array.
+    """Add the run with that job id, id, or start of an id. `ID/3` and `4711_3` are tasks, `4711.0` is a step.
 
     Our own run is added as a link to its directory. Another user's gets a directory here, for its outcome.
     """
     number = _NUMBER.fullmatch(text)
     name, _, index = text.partition("/")
-    name, index = (number[1], number[2] or "") if number else (name, index)
+    if number:
+        step = bool(number[3])
+        name, index = (text.removeprefix("slurm:"), "") if step else (number[1], number[2] or "")
     found = _find(name, by_number=number is not None)
     path = runs_root / found[0].run
     if os.path.lexists(path):
@@ -48,16 +50,24 @@ def _find(text: str, *, by_number: bool) -> list[Job]:
     """The last job of the run, with all tasks that are known of an array."""
     known = jobs.everything()
     if by_number:
-        found = [job for job in known if job.id == text] or jobs.accounted(f"--jobs={text}")
+        found = _by_number(known, text) or _by_number(jobs.accounted(f"--jobs={text.partition('.')[0]}"), text)
     else:
         found = [job for job in known if job.run.startswith(text)]
     names = sorted({job.run for job in found})
     if len(names) != 1:
+        if by_number and names:
+            steps = amounts.listed(f"{job.id} ({job.run})" for job in reversed(found))
+            raise RunNotFoundError(f"job {text} is an allocation with {len(names)} runs", hint=f"its steps: {steps}")
         what = f"{text!r} matches {len(names)} runs" if names else f"no {'job' if by_number else 'run'} {text!r}"
         latest = ", ".join(names[-5:] or [*dict.fromkeys(job.run for job in known)][-5:])
         raise RunNotFoundError(f"{what} of distlaunch on Slurm", hint=f"there are: {latest}" if latest else None)
     last = max(found, key=lambda job: (job.submitted, len(job.id), job.id))
     return [job for job in found if job.id == last.id]
+
+
+def _by_number(known: list[Job], number: str) -> list[Job]:
+    """The job or step with that id, or the steps of that allocation."""
+    return [job for job in known if job.id == number] or [job for job in known if job.allocation == number]
 
 
 def _is_ours(directory: Path, run: str) -> bool:
@@ -79,19 +89,20 @@ def _record(path: Path, found: list[Job], options: SlurmOptions) -> None:
         "nodes": [*planned, *unnamed],
         "min_nodes": min(nodes, _number(spec, "min_nodes", nodes)),
         "has_queue": True,
-        "may_start_again": True,
+        "may_start_again": not job.allocation,
         **({"grace_s": grace} if isinstance(grace, (int, float)) and numbers.is_time(grace) else {}),
         **({"tasks": tasks} if tasks else {}),
     }
     handle: SlurmHandle = {
         "run_dir": job.directory or str(path),
         "nodes": nodes,
-        "comment": f"distlaunch:{job.run}",
-        "name": job.name,
-        "job_id": job.id,
         "user": job.user,
         "elsewhere": job.directory,
     }
+    if job.allocation:
+        handle.update({"job_id": job.allocation, "step": job.run, "step_id": job.id})
+    else:
+        handle.update({"job_id": job.id, "comment": f"distlaunch:{job.run}", "name": job.name})
     cwd = spec.get("cwd")
     run = records.Run(
         id=path.name, path=path, created=job.submitted or directories.created(path.name), backend="slurm",

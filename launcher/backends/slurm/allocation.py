@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING
 
 from launcher.agent.schedulers.slurm import expand
 from launcher.agent.terminal import attach
-from launcher.backends.slurm import words
-from launcher.backends.slurm.control import ask
-from launcher.backends.slurm.states import job_of
-from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
-from launcher.runs.liveness import Liveness
+from launcher.backends.slurm import steps, words
+from launcher.backends.slurm.states import from_accounting, job_of, meaning
+from launcher.errors import BackendUnavailableError, LaunchError, SpecError
 from launcher.system import detached, pipes, proc, storage
 
 if TYPE_CHECKING:
@@ -179,31 +177,27 @@ def start(handle: SlurmHandle, cwd: str, within: Allocation, record: Record) -> 
     return about(detached.start_detached(argv, cwd=cwd, env=os.environ, stdout=out, stderr=out, record=note))
 
 
-def liveness(handle: SlurmHandle) -> Liveness:
-    """Running while the step exists, or srun, which may still be waiting for it."""
-    found: NodeState = "running" if _srun_lives(handle) else "ended"
-    if found == "ended":
+def state(handle: SlurmHandle) -> tuple[NodeState, str]:
+    """Running while the step exists, or srun, which may still be waiting for it; then as sacct has it."""
+    found: NodeState = "running"
+    text = f"a step of job {handle['job_id']}"
+    if not _srun_lives(handle):
         try:
-            found = "running" if _step(handle) else "ended"
+            if not steps.of(handle):
+                said = from_accounting(handle)
+                return (meaning(said), said) if said else ("ended", "")
         except LaunchError:
             found = "unknown"
-    return Liveness(nodes=(found,) * handle["nodes"], detail=f"a step of job {handle['job_id']}")
+    return found, text
 
 
 def send(handle: SlurmHandle, *numbers: int) -> None:
     """Signal the step's processes; without a step yet, end the script and its srun, which waits for free nodes."""
-    step = _step(handle)
+    step = steps.of(handle)
     for number in numbers if step else ():
-        _signal(str(step), number)
-    if not step and handle["host"] == _host():
+        steps.send(str(step), number)
+    if not step and _srun_lives(handle):
         proc.Identity(handle["pid"], handle["ticks"]).send_group(signal.SIGTERM)
-
-
-def kill_all(job_id: str) -> None:
-    """Send SIGKILL to each step of a job: for the whole job, Slurm would send SIGTERM first and wait for KillWait."""
-    for step in _steps(job_id):
-        if step.rpartition(".")[2].isdigit():  # not `batch`, the job file itself
-            _signal(step, signal.SIGKILL)
 
 
 def terminal(
@@ -214,13 +208,10 @@ def terminal(
     `python` replaces an agent's interpreter that is in a container.
     """
     about = storage.read_json(directory / "nodes" / str(node) / "agent.json") or {}
-    where = (
-        f"--jobid={job_of(handle)}",
-        f"--nodelist={about.get('node')}",
-        "--nodes=1",
-        "--ntasks=1",
-        "--ntasks-per-node=1",
-    )
+    job, host = str(about.get("job") or job_of(handle)), str(about.get("node"))
+    group = steps.group_of(job, host) if "step" in handle else ""
+    where = [f"--jobid={job}", f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1"]
+    where += [f"--het-group={group}"] if group else []
     how = ("--overlap", "--unbuffered", "--mpi=none", "--quiet", "--chdir=/", "--job-name=distlaunch-terminal")
     agent = (python or str(about.get("python")), str(Path(handle["run_dir"], "agent.pyz")))
     own = str(directory / "nodes" / str(node))
@@ -237,30 +228,8 @@ def _of_no_job(env: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _signal(step: str, number: int) -> None:
-    name = signal.Signals(number).name.removeprefix("SIG")
-    done, said = ask("scancel", f"--signal={name}", step)
-    # Slurm 22.05 signals the step and then complains about the job's id.
-    if done.returncode and not re.search("already completing|Invalid job id", said):
-        raise CommandError(f"scancel: {said}")
-
-
-def _step(handle: SlurmHandle) -> str | None:
-    """`JOB.STEP`, by the step's name."""
-    return next((step for step, name in _steps(handle["job_id"]).items() if name == handle["step"]), None)
-
-
-def _steps(job_id: str) -> dict[str, str]:
-    """The running steps of a job, with their names."""
-    done, said = ask("squeue", "--steps", "--noheader", f"--jobs={job_id}", "--format=%i|%j")
-    if done.returncode and "Invalid job id" not in said:
-        raise CommandError(f"squeue: {said}")
-    rows = (line.split("|", 1) for line in done.stdout.splitlines() if "|" in line)
-    return {step.strip(): name for step, name in rows}
-
-
 def _srun_lives(handle: SlurmHandle) -> bool:
-    return handle["host"] == _host() and proc.Identity(handle["pid"], handle["ticks"]).alive()
+    return handle.get("host") == _host() and proc.Identity(handle["pid"], handle["ticks"]).alive()
 
 
 def _host() -> str:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from launcher import output
 from launcher.backends._base import Backend, PlannedNode, Record, unrecorded
 from launcher.backends._files import FileStream
+from launcher.backends._outlook import Outlook
 from launcher.backends._outputs import SharedOutputs
-from launcher.backends.slurm import allocation, control, reported, run_files, words
+from launcher.backends.slurm import allocation, control, reported, requeue, run_files, steps, words
 from launcher.backends.slurm.handle import SlurmHandle, directory_of
 from launcher.backends.slurm.options import SlurmOptions
 from launcher.backends.slurm.plan import SlurmPlan
-from launcher.backends.slurm.states import explain, job_of, meaning
+from launcher.backends.slurm.states import job_of
 from launcher.errors import BackendUnavailableError, LaunchError, RequestError, SpecError, StorageError
 from launcher.payload import scripts
 from launcher.spec import NodeRange, parse_duration
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from launcher.backends.slurm.allocation import Allocation
     from launcher.backends.slurm.submitit import Queue
     from launcher.payload.snapshot import Snapshot
+    from launcher.results.cluster import SurveyedHost
     from launcher.results.run import ClusterRun
     from launcher.runs.liveness import Liveness
     from launcher.runs.records import Run
@@ -45,6 +47,8 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
     can_requeue: ClassVar[bool] = True
     can_adopt: ClassVar[bool] = True
     can_list: ClassVar[bool] = True
+    can_survey: ClassVar[bool] = True
+    has_outlook: ClassVar[bool] = True
     has_queue: ClassVar[bool] = True
     more_cpus: ClassVar[str] = "--cpus-per-task"
     has_terminals: ClassVar[bool] = True
@@ -171,19 +175,13 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         return _of_job(handle, job_id) if job_id else None
 
     def requeue(self, handle: SlurmHandle, attempt: int, record: Record = unrecorded) -> SlurmHandle:
-        """Have Slurm requeue a running job; submit the same file again for an ended one."""
+        """Have Slurm requeue a running job; submit the same file again for one that has ended or is ending."""
         if "step" in handle:
             raise RequestError(
                 f"a step of job {handle['job_id']} cannot be requeued", hint="start it anew in the allocation"
             )
         run_dir, job_id = Path(handle["run_dir"]), job_of(handle)
-        row = self._jobs().of(handle, now=True)
-        if not self._jobs().reached:
-            raise BackendUnavailableError(self._jobs().refusal, hint=control.PING)
-        if row is not None and meaning(row["state"]) == "pending":
-            raise RequestError(f"job {job_id} waits already: {explain(row['reason'])}")
-        if row is not None and meaning(row["state"]) != "ended":
-            control.control("scontrol", "requeue", job_id)
+        if requeue.requeued(self._jobs(), handle):
             return handle
         if "task" in handle:
             hint = f"launch it again with --array {handle['task']}"
@@ -204,17 +202,29 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
 
         return jobs.runs()
 
+    def hosts(self) -> list[SurveyedHost]:
+        """The cluster's nodes, as sinfo lists them."""
+        from launcher.backends.slurm import nodes
+
+        return nodes.found()
+
     def adopt(self, text: str, runs_root: Path) -> Run:
         """Find the run's job, and from it the run's directory."""
         from launcher.backends.slurm import adoption
 
         return adoption.adopt(text, runs_root, self.opts)
 
+    def outlook(self, spec: JobSpec, gpus: int | None) -> Outlook:  # noqa: ARG002 - it has an option for GPUs
+        """Three queries, the last one with the job file."""
+        from launcher.backends.slurm import outlook
+
+        found = outlook.capacity(self.opts.partition)
+        here = SlurmBackend(replace(self.opts, new_job=True))
+        return Outlook(found, outlook.start(here.plan(spec, Path(os.devnull, "run")).text))
+
     def liveness(self, handle: SlurmHandle) -> Liveness:
         """Query squeue, then sacct for a job that has left the queue; without accounting, such a job has ended."""
-        if "step" in handle:
-            return allocation.liveness(handle)
-        return reported.liveness(handle, self._jobs())
+        return reported.liveness(handle, self._jobs)
 
     def open_stream(self, handle: SlurmHandle, offsets: Mapping[int, int] | None = None) -> FileStream:
         """The files that the agents write; reading them puts no load on the controller."""
@@ -235,21 +245,22 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
 
         A plain scancel would reach the workers before their agent could give them the deadline.
         """
+        # Without it, URG means that the time limit is near.
+        asked = os.path.exists(directory_of(handle) / "cancel.json")
+        end = signal.SIGURG if asked else signal.SIGTERM
         if "step" in handle:
-            allocation.send(handle, *([signal.SIGKILL] if force else [signal.SIGURG]))
+            allocation.send(handle, signal.SIGKILL if force else end)
             return
         job_id = job_of(handle)
         self._jobs().hurry()
         control.control("scontrol", "update", f"JobId={job_id}", "Requeue=0", check=False)  # no restart on preemption
         try:
             if force:
-                allocation.kill_all(job_id)
+                steps.kill_all(job_id)
                 control.cancel(job_id)
             else:
-                # Without it, URG means that the time limit is near.
-                asked = os.path.exists(directory_of(handle) / "cancel.json")
                 control.cancel("--state=PENDING", job_id)
-                control.cancel(f"--signal={'URG' if asked else 'TERM'}", "--state=RUNNING", job_id)
+                control.cancel(f"--signal={end.name.removeprefix('SIG')}", "--state=RUNNING", job_id)
         except LaunchError as error:
             unsent = ("connect failure", "ermission denied")
             # Otherwise a signal may have reached the agents.

@@ -23,10 +23,9 @@ class SlurmHandle(_Sized, total=False):
     besides: str
     """The job of the previous attempt, which has the same comment."""
 
-    step: str
-    """The name of the step, if the run is one; `host`, `pid` and `ticks` are then those of srun."""
-
     host: str
+    """Of a step, the host of its srun; `pid` and `ticks` identify srun."""
+
     pid: int
     ticks: int
 

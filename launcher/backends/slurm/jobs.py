@@ -1,21 +1,23 @@
-"""The jobs of all users that are runs of distlaunch, as squeue lists them, and sacct those that have left the queue."""
+"""The jobs and steps of all users that are runs of distlaunch, as squeue lists them, then sacct."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from launcher import output
 from launcher.agent.failures import ENDS, WORST_FIRST, Failure
 from launcher.agent.schedulers.slurm import SlurmError, expand, order
-from launcher.backends.slurm import control, states, words
+from launcher.backends.slurm import control, states, steps, words
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError
 from launcher.runs import directories
-from launcher.system import input_file, numbers, proc
+from launcher.system import input_file, numbers, proc, storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,17 +29,18 @@ _QUEUED = ("%F", "%K", "%T", "%V", "%u", "%D", "%N", "%k", "%j", "%o")
 _ACCOUNTED = ("JobID", "State", "Submit", "User", "NNodes", "NodeList", "JobName", "SubmitLine")
 _ACCOUNTED_SINCE = "now-1days"
 _SACCT_S = 30
+_MISSING = "runs that have left Slurm's queue are missing"
 _SUBMITTED = re.compile(r"sbatch (/.*/([^/]+)/job\.sbatch)")
 """What distlaunch runs, as sacct reports it: not every cluster keeps comments there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job, or some tasks of an array."""
+    """A job, some tasks of an array, or a step of an allocation."""
 
     run: str
     id: str
-    """Without the index of a task."""
+    """Without the index of a task; of a step, as `4711.0`."""
 
     tasks: str
     """Indices as sbatch takes them; empty without an array."""
@@ -52,6 +55,11 @@ class Job:
     name: str
     directory: str
     """The run's; empty if Slurm does not tell."""
+
+    @property
+    def allocation(self) -> str:
+        """The job of a step; empty if it is none."""
+        return self.id.rpartition(".")[0]
 
 
 def queued() -> list[Job]:
@@ -83,35 +91,86 @@ def queued() -> list[Job]:
     return found
 
 
+def of_steps() -> list[Job]:
+    """The running steps that are runs. Raises `LaunchError`."""
+    found = steps.runs()
+    where = steps.directories_of(found)
+    return [
+        Job(
+            run=step.name,
+            id=step.id,
+            tasks="",
+            state="RUNNING",
+            submitted=_time(step.started),
+            user=step.user,
+            nodes=steps.count(step.nodelist),
+            nodelist=step.nodelist,
+            name=directories.name_of(step.name),
+            directory=where[step.id],
+        )
+        for step in found
+    ]
+
+
 def accounted(*which: str) -> list[Job]:
-    """Those that sacct has, by default of the last day; none without accounting."""
-    argv = ("sacct", "--allusers", "--allocations", "--noheader", "--parsable2", f"--format={','.join(_ACCOUNTED)}")
+    """Those that sacct has, by default of the last day; none without accounting. Warns if it does not answer."""
+    argv = ("sacct", "--allusers", "--noheader", "--parsable2", f"--format={','.join(_ACCOUNTED)}")
     try:
         done = proc.run((*argv, *(which or (f"--starttime={_ACCOUNTED_SINCE}",))), timeout_s=_SACCT_S)
-    except CommandError:
+    except CommandError as error:
+        if shutil.which("sacct"):
+            output.warn(f"{_MISSING}: {error.message}")
         return []
-    found = []
-    for line in done.stdout.splitlines() if done.returncode == 0 else ():
-        fields = line.split("|", len(_ACCOUNTED) - 1)
-        sent = _SUBMITTED.fullmatch(fields[-1]) if len(fields) == len(_ACCOUNTED) else None
-        if sent and directories.is_id(sent[2]):
-            job, tasks = re.fullmatch(r"(.*?)(?:_\[?([^\]]*)\]?)?", fields[0]).groups()  # type: ignore[union-attr]
-            _, state, submitted, user, nodes, nodelist, name, _ = fields
-            found.append(
-                Job(
-                    run=sent[2],
-                    id=job,
-                    tasks=tasks or "",
-                    state=state,
-                    submitted=_time(submitted),
-                    user=user,
-                    nodes=nodes,
-                    nodelist=nodelist,
-                    name=name,
-                    directory=_directory(sent[1]),
-                )
-            )
-    return found
+    if done.returncode:
+        said = proc.in_one_line(done.stderr)
+        if "is disabled" not in said:  # as on many clusters
+            output.warn(f"{_MISSING}: {said or f'sacct: exit code {done.returncode}'}")
+        return []
+    rows = [line.split("|", len(_ACCOUNTED) - 1) for line in done.stdout.splitlines()]
+    rows = [row for row in rows if len(row) == len(_ACCOUNTED)]
+    users = {row[0]: row[3] for row in rows if "." not in row[0]}
+    found: dict[tuple[str, str], Job] = {}
+    for row in rows:
+        job = _step(row, users.get(row[0].rpartition(".")[0], "")) if "." in row[0] else _job(row)
+        if job is not None:
+            first = found.setdefault((job.id, job.tasks), job)
+            if first is not job:  # a group of a heterogeneous job
+                nodelist = f"{first.nodelist},{job.nodelist}"
+                found[job.id, job.tasks] = replace(first, nodes=steps.count(nodelist), nodelist=nodelist)
+    return list(found.values())
+
+
+def _job(row: list[str]) -> Job | None:
+    """A job of sacct's; None if it is no run."""
+    sent = _SUBMITTED.fullmatch(row[-1])
+    if sent is None or not directories.is_id(sent[2]):
+        return None
+    job, tasks = re.fullmatch(r"(.*?)(?:_\[?([^\]]*)\]?)?", row[0]).groups()  # type: ignore[union-attr]
+    return _accounted(row, sent[2], (job, tasks or ""), user=row[3], directory=_directory(sent[1]))
+
+
+def _step(row: list[str], user: str) -> Job | None:
+    """A step of sacct's; None if it is no run."""
+    sent = steps.SENT.fullmatch(row[-1])
+    if sent is None or not directories.is_id(row[6]):
+        return None
+    return _accounted(row, row[6], (steps.plain_id(row[0]), ""), user=user, directory=sent[1])
+
+
+def _accounted(row: list[str], run: str, which: tuple[str, str], *, user: str, directory: str) -> Job:
+    _, state, submitted, _, nodes, nodelist, name, _ = row
+    return Job(
+        run=run,
+        id=which[0],
+        tasks=which[1],
+        state=state,
+        submitted=_time(submitted),
+        user=user,
+        nodes=nodes,
+        nodelist=nodelist,
+        name=name,
+        directory=directory,
+    )
 
 
 def runs() -> list[ClusterRun]:
@@ -127,11 +186,18 @@ def runs() -> list[ClusterRun]:
 
 
 def everything() -> list[Job]:
-    """The jobs in the queue, and those that have left it, the newest last."""
-    waiting = queued()
-    known = {job.id for job in waiting}
-    found = [*waiting, *(job for job in accounted() if job.id not in known)]
+    """The jobs in the queue and the running steps, and those that have left, the newest last."""
+    past = {(job.id, job.tasks): job for job in accounted()}
+    jobs, running = queued(), of_steps()
+    known = {job.id for job in (*jobs, *running)}
+    running = [step if step.directory else replace(step, directory=_recorded(past, step)) for step in running]
+    found = [*jobs, *running, *(job for job in past.values() if job.id not in known)]
     return sorted(found, key=lambda job: job.submitted)
+
+
+def _recorded(past: Mapping[tuple[str, str], Job], step: Job) -> str:
+    """The directory of a running step, as sacct has it."""
+    return past[step.id, ""].directory if (step.id, "") in past else ""
 
 
 def indices(jobs: Sequence[Job]) -> list[int]:
@@ -192,6 +258,10 @@ def _state(job: Job) -> State:
     known = states.meaning(job.state)
     if known != "ended":
         return known
+    if job.allocation and job.directory:  # Slurm only knows the exit code of its srun
+        recorded = storage.read_json(Path(job.directory, "result.json")) or {}
+        if recorded.get("state") in ENDS:
+            return cast("State", recorded["state"])
     if job.state == "COMPLETED":
         return "success"
     kind = Failure.named((states.ending(job.id, job.state, "") or {}).get("class"))

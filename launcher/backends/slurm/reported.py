@@ -6,37 +6,29 @@ import os
 from typing import TYPE_CHECKING
 
 from launcher.agent.failures import Failure
+from launcher.backends.slurm import allocation
 from launcher.backends.slurm.handle import directory_of
 from launcher.backends.slurm.states import ending, explain, from_accounting, job_of, lost_host, meaning, not_started
 from launcher.runs.liveness import Liveness
 from launcher.system import input_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from launcher.backends.slurm.handle import SlurmHandle
     from launcher.backends.slurm.submitit import Queue
     from launcher.runs.liveness import NodeState
 
 
-def liveness(handle: SlurmHandle, queue: Queue) -> Liveness:
-    """Query squeue, then sacct for a job that has left the queue; without accounting, such a job has ended."""
-    job_id, directory = job_of(handle), directory_of(handle)
-    row = queue.of(handle, now=_last_word_said(handle))
-    found: NodeState
-    if row is not None:
-        found, said = meaning(row["state"]), row["state"]
-        if found == "pending":
-            start = "" if row["start"] in ("N/A", "") else f", expected start {row['start']}"
-            said = f"job {job_id} waits: {explain(row['reason'])}{start}"
-    elif not queue.reached:
-        found, said = "unknown", "squeue does not answer"
-    else:
-        state = from_accounting(handle)
-        found, said = (meaning(state), state) if state else ("ended", "")
+def liveness(handle: SlurmHandle, queue: Callable[[], Queue]) -> Liveness:
+    """What squeue reports, then sacct; without accounting, a job or step that is not in the queue has ended."""
+    job_id, directory = handle.get("step_id") or job_of(handle), directory_of(handle)
+    found, said, reason = (*allocation.state(handle), "") if "step" in handle else _of_job(handle, queue())
     private = "elsewhere" in handle and not os.access(directory, os.R_OK | os.X_OK)
     if private and not said:  # neither its nodes nor Slurm tell how it ended
         found = "unknown"
         return Liveness(nodes=(found,) * handle["nodes"], detail=f"Slurm has forgotten job {job_id}")
-    cause = ending(job_id, said, row["reason"] if row else "") if found == "ended" else None
+    cause = ending(job_id, said, reason) if found == "ended" else None
     if cause and cause["class"] == Failure.NODE and (host := lost_host(directory / "job.out")):
         cause["host"] = host
     if private and found == "ended" and cause is None:
@@ -52,6 +44,23 @@ def liveness(handle: SlurmHandle, queue: Queue) -> Liveness:
                 "host": host,
             }
     return Liveness(nodes=tuple(states), detail=said, causes=causes, succeeded=private and said == "COMPLETED")
+
+
+def _of_job(handle: SlurmHandle, queue: Queue) -> tuple[NodeState, str, str]:
+    """A job's state, Slurm's words for it, and Slurm's reason."""
+    job_id = job_of(handle)
+    row = queue.of(handle, now=_last_word_said(handle))
+    if row is not None:
+        found, said = meaning(row["state"]), row["state"]
+        if found == "pending":
+            start = "" if row["start"] in ("N/A", "") else f", expected start {row['start']}"
+            why = f": {explain(row['reason'])}" if row["reason"] not in ("", "None") else ", and Slurm has not said why"
+            said = f"job {job_id} waits{why}{start}"
+        return found, said, row["reason"]
+    if not queue.reached:
+        return "unknown", "squeue does not answer", ""
+    state = from_accounting(handle)
+    return (meaning(state), state, "") if state else ("ended", "", "")
 
 
 def _last_word_said(handle: SlurmHandle) -> bool:

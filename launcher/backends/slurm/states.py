@@ -144,13 +144,15 @@ def from_accounting(handle: SlurmHandle) -> str | None:
 
     Slurm reuses job ids: the name distinguishes our job from others.
     """
-    fields = "--format=State%40,JobName%200"
+    name = handle.get("step") or handle["name"]
     whose = ("--allusers",) if "user" in handle else ()
-    argv = ("sacct", "--jobs", job_of(handle), *whose, "--allocations", "--noheader", "--parsable2", fields)
+    only = () if "step" in handle else ("--allocations",)
+    fields = "--format=State%40,JobName%200"
+    argv = ("sacct", "--jobs", job_of(handle), *whose, *only, "--noheader", "--parsable2", fields)
     try:
         done = proc.run(argv, timeout_s=_SACCT_S)
     except CommandError:
         return None
     rows = [line.split("|", 1) for line in done.stdout.splitlines() if "|" in line]
-    states = [state for state, name in rows if name == handle["name"]]
+    states = [state for state, its_name in rows if its_name == name]
     return states[-1] if done.returncode == 0 and states else None

@@ -42,6 +42,7 @@ _NOT_OURS += (
     "detach",
     "fetch",
     "fetch_to",
+    "fetch_node",
     "explain",
     "log_ranks",
     "runs_dir",
@@ -83,7 +84,7 @@ def doctor(words: list[str]) -> int:
     more = [
         parameter("on", launch.ON_CLUSTER, None),
         *from_fields(DoctorOptions, group="job"),
-        *(from_fields(backends.load(name).options, group="scheduler") if name else []),
+        *(from_fields(backends.load(name).options, group="scheduler") if name else launch.options_of_cluster(words)),
     ]
     function = launch.launching(str(doctor.__doc__), lambda values: _examine(name, values), more, leave_out=_NOT_OURS)
     prog = f"distlaunch doctor {name or ('--on CLUSTER' if named else 'BACKEND')}"

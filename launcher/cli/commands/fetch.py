@@ -20,7 +20,10 @@ def fetch(  # noqa: PLR0917 - one per option
     to: Annotated[
         Optional[str], flag(metavar="DIR", help="Directory here for the files [default: one of the run's name].")
     ] = None,
-    node: Annotated[str, flag(metavar="N|all", help="Fetch from this node; all: one directory per host.")] = "0",
+    node: Annotated[
+        Optional[str],
+        flag(metavar="N|all", help="Fetch from this node; all: one directory per host [default: fetch_node, 0]."),
+    ] = None,
     on: OnOption = None,
     fmt: OutputOption = None,
 ) -> None:
@@ -30,7 +33,7 @@ def fetch(  # noqa: PLR0917 - one per option
     $ distlaunch fetch --to here --node all train-20250101-120000-abcd
     """
     found = finding.find(observe.directory(fmt), run, on)
-    target, nodes = service.target(found, to), service.nodes_of(found, node)
+    target, nodes = service.target(found, to), node or service.default_nodes(found)
     with live_line.waiting(f"fetching from {found.id}"):
         fetched = service.fetch(found, patterns or (), target, nodes)
     output.result(fetched, *summary.fetched(fetched))

@@ -11,14 +11,14 @@ from launcher.console import live_line, summary, tables
 from launcher.service import cluster, observe
 
 if TYPE_CHECKING:
-    from launcher.results.cluster import Lease, Survey, SurveyedHost
+    from launcher.results.cluster import Lease, Survey, SurveyedHost, Verdict
 
 
 def hosts(
     on: Annotated[str, flag("--on", metavar="NAME", help="Ask the hosts of this cluster or backend.")],
     fmt: OutputOption = None,
 ) -> None:
-    """List a cluster's hosts: load, GPUs in use, who has them since when, who waits, and quarantine.
+    """List a cluster's hosts: state, load, GPUs in use, who has them, who waits, and doctor's last verdict.
 
     $ distlaunch hosts --on rack
     $ distlaunch hosts --on rack --output json
@@ -29,28 +29,35 @@ def hosts(
     rows = [
         (
             host["host"],
-            "unreachable" if host["problem"] is not None else "up",
-            None if host["load"] is None else f"{host['load']:.1f} on {host['cpus']} CPUs",
-            _gpus(host),
+            host["state"],
+            _load(host),
+            f"{'?' if host['gpus_used'] is None else host['gpus_used']} of {total}"
+            if (total := host["gpus_total"])
+            else None,
             "; ".join(map(_holder, host["leases"])) or None,
             ", ".join(map(_whose, host["waiting"])) or None,
+            _verdict(host["doctor"]),
             host["problem"] or host["quarantine"],
         )
         for host in found
     ]
+    header = ("HOST", "STATE", "LOAD", "GPUS", "HELD BY", "WAITING", "DOCTOR", "REASON")
     data: Survey = {"hosts": found}
-    output.result(
-        data, *tables.table(("HOST", "STATE", "LOAD", "GPUS", "HELD BY", "WAITING", "REASON"), rows).splitlines()
-    )
+    output.result(data, *tables.table(header, rows).splitlines())
 
 
-def _gpus(host: SurveyedHost) -> str | None:
-    """How many of the GPUs are leased or in use."""
-    if not host["gpus"]:
+def _load(host: SurveyedHost) -> str | None:
+    cpus = None if host["cpus"] is None else f"{host['cpus']} CPUs"
+    return cpus if host["load"] is None else f"{host['load']:.1f} on {cpus}"
+
+
+def _verdict(verdict: Verdict | None) -> str | None:
+    """`ok 2 h ago`, or which checks found something."""
+    if verdict is None:
         return None
-    leased = {gpu for lease in host["leases"] for gpu in lease["gpus"] or ()}
-    used = [gpu for gpu in host["gpus"] if gpu["busy"] or gpu["gpu"] in leased]
-    return f"{len(used)} of {len(host['gpus'])}"
+    checks = ", ".join(dict.fromkeys(each["check"] for each in verdict["findings"]))
+    word = {"ok": "ok", "warn": "warn", "fail": "FAIL"}[verdict["status"]]
+    return f"{word} {summary.age(verdict['time'])} ago" + (f": {checks}" if checks else "")
 
 
 def _holder(lease: Lease) -> str:
@@ -60,6 +67,8 @@ def _holder(lease: Lease) -> str:
 
 
 def _whose(lease: Lease) -> str:
+    if lease["user"] is None and lease["run"] is not None:
+        return lease["run"]
     return f"{lease['user'] or 'another user'}'s {lease['run'] or 'process'}"
 
 

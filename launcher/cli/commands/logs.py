@@ -41,7 +41,10 @@ def logs(  # noqa: PLR0917 - one per option
     $ distlaunch logs --follow last
     $ distlaunch logs --rank 0,3-5 train-20250101-120000-abcd
     """
-    found = service.readable(finding.find(observe.directory(fmt, lines=True), run, on), follow=follow)
+    directory = observe.directory(fmt, lines=True)
+    if output.as_json():  # one object for all lines would have to be kept until the last one
+        output.setup(fmt="jsonl")
+    found = service.readable(finding.find(directory, run, on), follow=follow)
     try:
         ranks = parse_ranks(rank)
     except ValueError:

@@ -9,6 +9,7 @@ from launcher.cli.parameters import OutputOption, argument, flag
 from launcher.console import summary, tables
 from launcher.service import listing, observe
 from launcher.service.selection import EVERY, Selection
+from launcher.system import amounts
 
 if TYPE_CHECKING:
     from launcher.results.run import ClusterRun, ClusterRuns, Runs
@@ -98,5 +99,4 @@ def _hosts(run: ClusterRun) -> str | None:
     named = [
         f"{host} (GPU {summary.ranks_text(tuple(gpus[host]))})" if gpus.get(host) else host for host in run["hosts"]
     ]
-    more = f" and {len(named) - _HOSTS} more" if len(named) > _HOSTS else ""
-    return ", ".join(named[:_HOSTS]) + more or None
+    return amounts.listed(named, _HOSTS) or None

@@ -60,8 +60,9 @@ def _lines(run: Run, state: RunState, *, whole: bool) -> list[str]:
         again = summary.restarts(state.get("restarts") or 0, state.get("attempt") or 0)
         lines.append(f"took     {summary.duration(took)}{again}")
         if waited := summary.queued(state.get("queued_s")):
-            lines[-1] += f", after{waited.translate({40: None, 41: None})}"
+            lines[-1] += f", after {waited}"
     lines.append(f"path     {run.path}")
+    lines += [f"outputs  {where}" for where in summary.outputs(run, state)]
     if isinstance(cause := state.get("cause"), dict):
         told = summary.cause_lines(cause, run)
         lines += ["", *(f"  {line}" for line in told)] if told else []

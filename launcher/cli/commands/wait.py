@@ -8,6 +8,7 @@ from launcher import output
 from launcher.cli.parameters import OnOption, OutputOption, argument, complete_run, flag
 from launcher.console import live_line
 from launcher.service import finding, observe, waiting
+from launcher.system import amounts
 
 if TYPE_CHECKING:
     from launcher.results.run import Waited
@@ -31,7 +32,7 @@ def wait(
     """
     directory = observe.directory(fmt)
     found = [finding.find(directory, text, on) for text in run]
-    with live_line.waiting(f"waiting for {', '.join(each.id for each in found)} to end"):
+    with live_line.waiting(f"waiting for {amounts.listed(each.id for each in found)} to end"):
         ended = waiting.wait(found, first=any_, timeout=timeout)
     lines = [f"{each.id}: {state['state']}" for each, state in ended]
     data: Waited = {

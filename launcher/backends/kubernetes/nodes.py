@@ -1,0 +1,120 @@
+"""The nodes of the cluster, with the GPUs that pods have there, and the runs of this namespace."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from launcher import output
+from launcher.backends.kubernetes import api, owners, words
+from launcher.backends.kubernetes.pod import RUN_LABEL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from launcher.backends.kubernetes.api import Cluster
+    from launcher.results.cluster import Lease, SurveyedHost
+    from launcher.results.run import ClusterRun
+
+T = TypeVar("T")
+
+_LIVE = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!="}
+
+
+def found(cluster: Cluster, gpu_resource: str) -> list[SurveyedHost]:
+    """All nodes, or if this user may not list them those of the namespace's runs."""
+    runs = owners.runs(cluster)
+    own = f"/api/v1/namespaces/{cluster.namespace}/pods"
+    try:
+        leases = _leases(runs, api.collect(cluster, own, {**_LIVE, "labelSelector": RUN_LABEL}, _run)[0])
+        nodes = _allowed(cluster, "/api/v1/nodes", {}, lambda item: _node(item, gpu_resource))
+        pods = (
+            None if nodes is None else _allowed(cluster, "/api/v1/pods", _LIVE, lambda item: _gpus(item, gpu_resource))
+        )
+    except (api.ApiError, api.UnreachableError) as error:
+        raise api.explained(error, cluster, "to list the hosts") from error
+    if nodes is None:
+        output.warn(
+            "you may not list the cluster's nodes (`kubectl auth can-i list nodes`), so only those with runs of "
+            f"namespace {cluster.namespace!r} are shown"
+        )
+        nodes = [_host(name, "unknown", None, None, None) for name in sorted(leases)]
+    used: Counter[str] = Counter()
+    for name, count in pods or ():
+        used[name] += count
+    for host in nodes:
+        host["leases"] = leases.get(host["host"], [])
+        host["gpus_used"] = used[host["host"]] if pods is not None else None
+    return nodes
+
+
+def _allowed(cluster: Cluster, path: str, query: dict[str, str], take: Callable[[dict[str, Any]], T]) -> list[T] | None:
+    """The collection; None if this user may not list it."""
+    try:
+        return api.collect(cluster, path, query, take)[0]
+    except api.ApiError as error:
+        if error.status != 403:
+            raise
+        return None
+
+
+def _leases(runs: Iterable[ClusterRun], pods: Iterable[tuple[str, str]]) -> dict[str, list[Lease]]:
+    """The runs that have pods, by node."""
+    users = {run["run"]: run["user"] for run in runs}
+    found: dict[str, list[Lease]] = {}
+    for host, run in dict.fromkeys(pods):
+        if run in users:
+            found.setdefault(host, []).append({"run": run, "user": users[run], "since": None, "gpus": None})
+    return found
+
+
+def _run(item: dict[str, Any]) -> tuple[str, str]:
+    """A pod's node and run."""
+    return item["spec"].get("nodeName") or "", str(item["metadata"]["labels"][RUN_LABEL])
+
+
+def _gpus(item: dict[str, Any], resource: str) -> tuple[str, int]:
+    """A pod's node, and its GPUs there."""
+    return item["spec"].get("nodeName") or "", int(requests(item["spec"]).get(resource, 0.0))
+
+
+def requests(spec: Mapping[str, Any]) -> dict[str, float]:
+    """What a pod's containers request together; an init container only if that is more."""
+    total = {"pods": 1.0}
+    for container in spec.get("containers") or ():
+        for name, value in ((container.get("resources") or {}).get("requests") or {}).items():
+            total[name] = total.get(name, 0.0) + words.amount(value)
+    for container in spec.get("initContainers") or ():
+        for name, value in ((container.get("resources") or {}).get("requests") or {}).items():
+            total[name] = max(total.get(name, 0.0), words.amount(value))
+    return total
+
+
+def _node(item: dict[str, Any], gpu_resource: str) -> SurveyedHost:
+    status, name = item.get("status") or {}, str(item["metadata"]["name"])
+    ready: dict[str, Any] = next((each for each in status.get("conditions") or () if each.get("type") == "Ready"), {})
+    state = {"True": "ready", "False": "not ready"}.get(str(ready.get("status")), "unknown")
+    why = None if state == "ready" else str(ready.get("message") or ready.get("reason") or "it reports nothing")
+    if (item.get("spec") or {}).get("unschedulable"):
+        state, why = f"{state}, cordoned", why or "cordoned: it takes no more pods"
+    room = status.get("allocatable") or {}
+    return _host(
+        name, state, why, int(words.amount(room.get("cpu") or "0")), int(words.amount(room.get(gpu_resource, "0")))
+    )
+
+
+def _host(name: str, state: str, problem: str | None, cpus: int | None, gpus: int | None) -> SurveyedHost:
+    return {
+        "host": name,
+        "state": state,
+        "problem": problem,
+        "load": None,
+        "cpus": cpus,
+        "gpus": [],
+        "gpus_total": gpus,
+        "gpus_used": None,
+        "leases": [],
+        "waiting": [],
+        "quarantine": None,
+        "doctor": None,
+    }

@@ -1,0 +1,142 @@
+"""How much of a Kubernetes cluster is free, as far as the user may see that, and whether a job fits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from launcher.backends._outlook import Outlook, by_free, nothing, unknown
+from launcher.backends.kubernetes import api, pod, words
+from launcher.backends.kubernetes.nodes import requests
+from launcher.backends.kubernetes.pod import RUN_LABEL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.backends.kubernetes.api import Cluster
+    from launcher.backends.kubernetes.options import KubernetesOptions
+    from launcher.results.cluster import Capacity, ExpectedStart
+    from launcher.spec import JobSpec
+
+_DOING = "to see what is free"
+_ACTIVE = "status.phase!=Succeeded,status.phase!=Failed"
+_QUEUE = "/apis/kueue.x-k8s.io/v1beta1/namespaces/{}/localqueues/{}"
+_TINY = 1e-6
+"""Sums of fractions of a CPU are not exact."""
+
+_HARD = ("NoSchedule", "NoExecute")
+_EVERYWHERE = ("DaemonSet", "Node")
+"""Owners of pods that a node always has."""
+
+
+class _Node:
+    """A node that takes new pods, and what its pods leave of its resources."""
+
+    def __init__(self, item: Mapping[str, Any]) -> None:
+        self.name = str(item["metadata"]["name"])
+        self.labels: Mapping[str, str] = item["metadata"].get("labels") or {}
+        self.taints = [taint for taint in item["spec"].get("taints") or () if taint.get("effect") in _HARD]
+        self.has = {name: words.amount(value) for name, value in (item["status"].get("allocatable") or {}).items()}
+        self.left = dict(self.has)
+        self.used = False
+
+    def take(self, requests: Mapping[str, float]) -> None:
+        """Subtract what a pod requests."""
+        for name, value in requests.items():
+            self.left[name] = self.left.get(name, 0.0) - value
+
+    def fits(self, wanted: Mapping[str, float], most: int) -> int:
+        """How many pods with these requests fit, at most so many."""
+        counts = [(self.left.get(name, 0.0) + _TINY) // value for name, value in wanted.items() if value > 0]
+        counts.append(self.left.get("pods", float(most)))
+        return max(0, min(most, *map(int, counts)))
+
+
+def outlook(cluster: Cluster, opts: KubernetesOptions, spec: JobSpec) -> Outlook:
+    """Lists of all nodes and pods; without the right to list them, only the queue is known."""
+    try:
+        nodes = _nodes(cluster)
+        waiting, own = _pods(cluster, nodes)
+        queue = _queue(cluster, opts.queue)
+    except api.ApiError as error:
+        why = api.explained(error, cluster, _DOING)
+        if error.status != 403:
+            raise why from error
+        return Outlook({**nothing(), "waiting": _queue(cluster, opts.queue)}, unknown(why.message))
+    except api.UnreachableError as error:
+        raise api.explained(error, cluster, _DOING) from error
+    free = [node for node in nodes.values() if not node.used]
+    gpu = opts.gpu_resource
+    found: Capacity = {
+        "nodes": len(nodes),
+        "nodes_free": len(free),
+        "gpus": sum(int(node.has.get(gpu, 0)) for node in nodes.values()),
+        "gpus_free": sum(max(0, int(node.left.get(gpu, 0))) for node in nodes.values()),
+        "waiting": waiting + (queue or 0),
+        "own_runs": own,
+    }
+    return Outlook(found, _start(list(nodes.values()), opts, spec, queue))
+
+
+def _start(nodes: list[_Node], opts: KubernetesOptions, spec: JobSpec, queue: int | None) -> ExpectedStart:
+    """Whether the job's pods fit on the nodes that its options allow."""
+    if queue:
+        return unknown(f"{queue} {'is' if queue == 1 else 'are'} ahead in the queue {opts.queue}")
+    wanted = {name: words.amount(value) for name, value in pod.resources(opts).items()}
+    selector = words.pairs(opts.node_selector, "node-selector")
+    tolerated = {opts.gpu_resource, *(item.get("key") for item in words.tolerations(opts.toleration))}
+    allowed = [
+        node
+        for node in nodes
+        if selector.items() <= node.labels.items() and all(taint["key"] in tolerated for taint in node.taints)
+    ]
+    excluded = words.names(opts.exclude)
+    most = 1 if opts.spread else spec.nodes.max
+    fits = sum(node.fits(wanted, most) for node in allowed if node.name not in excluded)
+    return by_free(spec.nodes.min, min(fits, spec.nodes.max), spec.nodes.max, "places for its pods")
+
+
+def _nodes(cluster: Cluster) -> dict[str, _Node]:
+    """The nodes that are ready and take new pods, by name."""
+
+    def take(item: dict[str, Any]) -> _Node | None:
+        ready = any(
+            each["type"] == "Ready" and each["status"] == "True" for each in item["status"].get("conditions") or ()
+        )
+        return _Node(item) if ready and not item["spec"].get("unschedulable") else None
+
+    listed, _ = api.collect(cluster, "/api/v1/nodes", {}, take)
+    return {node.name: node for node in listed if node is not None}
+
+
+def _pods(cluster: Cluster, nodes: Mapping[str, _Node]) -> tuple[int, int]:
+    """Subtract what pods request from their nodes; returns how many jobs wait for one, and our runs here."""
+    waiting: Counter[str] = Counter()
+    runs: set[str] = set()
+
+    def take(item: dict[str, Any]) -> None:
+        meta, spec = item["metadata"], item["spec"]
+        owner: dict[str, str] = next(iter(meta.get("ownerReferences") or ()), {})
+        run = (meta.get("labels") or {}).get(RUN_LABEL)
+        if run and meta["namespace"] == cluster.namespace:
+            runs.add(run)
+        node = nodes.get(spec.get("nodeName") or "")
+        if node is not None:
+            node.take(requests(spec))
+            node.used |= owner.get("kind") not in _EVERYWHERE and meta["namespace"] != "kube-system"
+        elif not spec.get("nodeName"):
+            waiting[owner.get("uid") or meta["uid"]] += 1
+
+    api.collect(cluster, "/api/v1/pods", {"fieldSelector": _ACTIVE}, take)
+    return len(waiting), len(runs)
+
+
+def _queue(cluster: Cluster, name: str) -> int | None:
+    """How many workloads wait in that queue of Kueue; None if there is none, or it cannot be read."""
+    if not name:
+        return None
+    try:
+        found = cluster.call("GET", _QUEUE.format(cluster.namespace, name))
+    except api.ApiError:
+        return None
+    return int((found.get("status") or {}).get("pendingWorkloads") or 0)

@@ -1,0 +1,67 @@
+"""How much of a Slurm cluster is free, and when it expects to start a job."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.agent.system import users
+from launcher.backends import _outlook
+from launcher.backends.slurm import control, nodes
+from launcher.errors import BackendUnavailableError
+from launcher.runs import directories
+
+if TYPE_CHECKING:
+    from launcher.results.cluster import Capacity, ExpectedStart
+
+_START = re.compile(r"to start at (\S+) using .* on nodes? (\S+)")
+
+
+def capacity(partition: str) -> Capacity:
+    """Two queries. `partition`: only its nodes count."""
+    rows = [_job(line) for line in _jobs()]
+    me = users.name_of(os.getuid())
+    return _outlook.capacity(
+        nodes.listed(partition),
+        lambda host: host["state"] == "idle",
+        waiting=sum(state == "PENDING" for state, _, _ in rows),
+        own_runs=len({comment for _, user, comment in rows if user == me and _is_run(comment)}),
+    )
+
+
+def start(text: str) -> ExpectedStart:
+    """When Slurm expects to start this job file, by `sbatch --test-only`, which submits nothing."""
+    with tempfile.TemporaryDirectory(prefix="distlaunch-") as directory:
+        file = Path(directory, "job.sbatch")
+        file.write_text(text, encoding="utf-8")
+        done, said = control.ask("sbatch", "--test-only", str(file))
+    found = _START.search(said)
+    if done.returncode or found is None:
+        return {"at": None, "how": said.removeprefix("sbatch: error: ").removeprefix("allocation failure: ")}
+    at = None
+    with suppress(ValueError, OverflowError):
+        at = time.mktime(time.strptime(found[1], "%Y-%m-%dT%H:%M:%S"))
+    return {"at": at, "how": f"Slurm's estimate, on {found[2]}"}
+
+
+def _jobs() -> list[str]:
+    done, said = control.ask(
+        "squeue", "--noheader", "--states=PENDING,RUNNING,CONFIGURING", "--array", "--format=%T|%u|%k"
+    )
+    if done.returncode:
+        raise BackendUnavailableError(f"squeue: {said}", hint=control.PING)
+    return done.stdout.splitlines()
+
+
+def _job(line: str) -> tuple[str, str, str]:
+    state, user, comment = (*line.split("|", 2), "", "")[:3]
+    return state, user, comment
+
+
+def _is_run(comment: str) -> bool:
+    return comment.startswith("distlaunch:") and directories.is_id(comment.removeprefix("distlaunch:"))

@@ -1,0 +1,130 @@
+"""Steps of allocations that are runs: they have no comment, so their names are the runs' ids."""
+
+from __future__ import annotations
+
+import pwd
+import re
+import signal
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from launcher.agent.schedulers.slurm import SlurmError, expand
+from launcher.backends.slurm.control import ask
+from launcher.errors import CommandError, LaunchError
+from launcher.runs import directories
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from launcher.backends.slurm.handle import SlurmHandle
+
+SENT = re.compile(r"srun .* --spec (/.*)/spec\.json --slurm")
+"""What distlaunch runs, as sacct reports it."""
+
+_OF_GROUP = re.compile(r"\+\d+(?=\.)")
+_SRUN = re.compile(r"StepId=(\S+) .*\bSrunHost:Pid=(\S+):(\d+)")
+
+
+class Step(NamedTuple):
+    """A running step, in squeue's words."""
+
+    id: str
+    name: str
+    user: str
+    started: str
+    nodelist: str
+
+
+def running(*which: str) -> list[Step]:
+    """The running steps; with an id of a job, only its own. Raises `LaunchError` if the controller does not answer."""
+    done, said = ask("squeue", "--steps", "--noheader", *(f"--jobs={job}" for job in which), "--format=%i|%j|%u|%S|%N")
+    if done.returncode and "Invalid job id" not in said:
+        raise CommandError(f"squeue: {said}")
+    rows = (line.strip().split("|") for line in done.stdout.splitlines())
+    return [Step(*row) for row in rows if len(row) == len(Step._fields)]
+
+
+def runs() -> list[Step]:
+    """The steps that are runs. In a heterogeneous job, squeue has one row for each group: they are one step."""
+    found: dict[str, Step] = {}
+    for step in sorted(running(), key=lambda step: (len(step.id), step.id)):
+        if directories.is_id(step.name):
+            first = found.setdefault(step.name, step)
+            if first is not step:
+                found[step.name] = first._replace(nodelist=f"{first.nodelist},{step.nodelist}")
+    return list(found.values())
+
+
+def of(handle: SlurmHandle) -> str | None:
+    """`JOB.STEP` of a run that is a step, while it runs."""
+    return next((step.id for step in running(handle["job_id"]) if step.name == handle["step"]), None)
+
+
+def group_of(job_id: str, host: str) -> str:
+    """The group of a heterogeneous job to which the host belongs; empty if the job has no groups."""
+    done, _ = ask("squeue", "--noheader", f"--jobs={job_id}", "--format=%i|%N")
+    for line in done.stdout.splitlines():
+        job, _, nodelist = line.strip().partition("|")
+        with suppress(SlurmError):
+            if "+" in job and host in expand(nodelist):
+                return job.partition("+")[2]
+    return ""
+
+
+def plain_id(text: str) -> str:
+    """The id of a step without the group of a heterogeneous job, which sacct adds."""
+    return _OF_GROUP.sub("", text)
+
+
+def count(nodelist: str) -> str:
+    """The number of nodes in it; empty if it is not one."""
+    with suppress(SlurmError):
+        return str(len(expand(nodelist)))
+    return ""
+
+
+def directories_of(found: Iterable[Step]) -> dict[str, str]:
+    """The run's directory by step: from the command line of its srun here, else the default one if it exists."""
+    asked = list(found)
+    if not asked:
+        return {}
+    try:
+        done, _ = ask("scontrol", "--oneliner", "show", "steps")
+        pids = {step: pid for step, host, pid in _SRUN.findall(done.stdout) if host == socket.gethostname()}
+    except LaunchError:
+        pids = {}
+    return {step.id: _of_srun(pids.get(step.id, "")) or _by_default(step) for step in asked}
+
+
+def _of_srun(pid: str) -> str:
+    try:
+        words = Path("/proc", pid or "0", "cmdline").read_text(errors="surrogateescape").split("\0")
+    except OSError:
+        return ""
+    found = SENT.match(" ".join(["srun", *words[1:]]).strip())
+    return found[1] if found else ""
+
+
+def _by_default(step: Step) -> str:
+    with suppress(KeyError, OSError):
+        path = Path(pwd.getpwnam(step.user).pw_dir, ".distlaunch", "runs", step.name)
+        return str(path) if path.is_dir() else ""
+    return ""
+
+
+def send(step: str, number: int) -> None:
+    """Signal the processes of a step."""
+    name = signal.Signals(number).name.removeprefix("SIG")
+    done, said = ask("scancel", f"--signal={name}", step)
+    # Slurm 22.05 signals the step and then complains about the job's id.
+    if done.returncode and not re.search("already completing|Invalid job id", said):
+        raise CommandError(f"scancel: {said.removeprefix('scancel: error: ')}")
+
+
+def kill_all(job_id: str) -> None:
+    """Send SIGKILL to each step of a job: for the whole job, Slurm would send SIGTERM first and wait for KillWait."""
+    for step in running(job_id):
+        if step.id.rpartition(".")[2].isdigit():  # not `batch`, the job file itself
+            send(step.id, signal.SIGKILL)
