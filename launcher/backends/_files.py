@@ -33,9 +33,9 @@ class FileStream:
 
     def __init__(self, run_dir: Path, nodes: int, offsets: Mapping[int, int], *, job_output: bool = False) -> None:
         """`job_output`: also follow the run directory's `job.out`, which the scheduler writes."""
-        self._paths: dict[Source, Path] = {node: run_dir / "nodes" / str(node) / "stream" for node in range(nodes)}
+        self._paths: dict[Source, str] = {node: f"{run_dir}/nodes/{node}/stream" for node in range(nodes)}
         if job_output:
-            self._paths[JOB_OUTPUT] = run_dir / "job.out"
+            self._paths[JOB_OUTPUT] = f"{run_dir}/job.out"
         self._offsets: dict[Source, int] = dict(offsets.items())
         self._files: dict[Source, BinaryIO] = {}
         self._kept = allow_files(len(self._paths))

@@ -55,17 +55,33 @@ class Server:
         return [(self._start, encode(started)), *printed, (self._start + self._lines * _EVERY_S, encode(done))]
 
     def _pod(self, node: int) -> dict[str, Any]:
-        state: dict[str, Any] = (
-            {"terminated": {"exitCode": 0, "reason": "Completed"}} if self._over else {"running": {}}
-        )
-        labels = {"distlaunch/run": RUN, "batch.kubernetes.io/job-completion-index": str(node)}
-        meta = {"name": f"{RUN}-{node}-abcde", "uid": f"u{node}", "creationTimestamp": "2026-11-20T14:00:00Z"}
-        status = {
-            "phase": "Succeeded" if self._over else "Running",
-            "containerStatuses": [{"name": "node", "state": state}],
-        }
-        own = {"labels": labels, "resourceVersion": "2" if self._over else "1"}
-        return {"metadata": {**meta, **own}, "spec": {"nodeName": f"h{node}"}, "status": status}
+        over = self._over
+        state: dict[str, Any] = {"terminated": {"exitCode": 0, "reason": "Completed"}} if over else {"running": {}}
+        name = f"{RUN}-{node}-abcde"
+        own = {
+            "name": "node", "state": state, "lastState": {}, "ready": not over, "restartCount": 0, "started": not over,
+            "image": "registry.example.com/team/pytorch:2.12-cuda13", "imageID": f"sha256:{node:064x}",
+            "containerID": f"containerd://{node:064x}", "resources": {"requests": {"cpu": "8", "memory": "64Gi"}},
+            "volumeMounts": [{"name": each, "mountPath": f"/{each}", "readOnly": True} for each in ("input", "data")],
+        }  # fmt: skip
+        env = [{"name": f"VARIABLE_{number}", "value": f"value {number} of {node}"} for number in range(30)]
+        kinds = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+        times = {"lastProbeTime": None, "lastTransitionTime": "2026-11-20T14:00:01Z", "observedGeneration": 1}
+        return {
+            "metadata": {
+                "name": name, "uid": f"u{node}", "creationTimestamp": "2026-11-20T14:00:00Z",
+                "labels": {"distlaunch/run": RUN, "batch.kubernetes.io/job-completion-index": str(node)},
+                "resourceVersion": "2" if over else "1",
+                "managedFields": [{"manager": each, "fieldsV1": {f"f:{key}": {} for key in own}} for each in "ab"],
+            },
+            "spec": {"nodeName": f"h{node}", "containers": [{**own, "env": env, "command": ["sh", "-c", "x" * 1500]}]},
+            "status": {
+                "phase": "Succeeded" if over else "Running", "startTime": "2026-11-20T14:00:00Z",
+                "qosClass": "Burstable", "hostIP": "10.0.0.1", "hostIPs": [{"ip": "10.0.0.1"}],
+                "podIP": "10.1.0.1", "podIPs": [{"ip": "10.1.0.1"}],
+                "conditions": [{"type": kind, "status": "True", **times} for kind in kinds], "containerStatuses": [own],
+            },
+        }  # fmt: skip
 
     def _job(self) -> dict[str, Any]:
         about = {"kind": "job", "command": ["x.py"], "cwd": "/", "nodes": self._pods, "min_nodes": self._pods}
@@ -87,7 +103,7 @@ class Server:
                 elif "watch" in query:
                     await self._stream(writer, self._changes())
                 else:
-                    body = json.dumps(self._value(url.path.rpartition("/")[2])).encode()
+                    body = json.dumps(self._value(url.path.rpartition("/")[2], query)).encode()
                     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
                     await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -95,8 +111,9 @@ class Server:
         finally:
             writer.close()
 
-    def _value(self, name: str) -> dict[str, Any]:
+    def _value(self, name: str, query: dict[str, str]) -> dict[str, Any]:
         items: list[dict[str, Any]] = []
+        metadata = {"resourceVersion": "1"}
         if name == "apis":
             return {"groups": [{"name": "batch"}]}
         if name == RUN:
@@ -104,8 +121,11 @@ class Server:
         if name == "jobs":
             items = [self._job()]
         if name == "pods":
-            items = [self._pod(node) for node in range(self._pods)]
-        return {"metadata": {"resourceVersion": "1"}, "items": items}
+            first = int(query.get("continue", 0))
+            last = first + int(query.get("limit", self._pods))
+            items = [self._pod(node) for node in range(first, min(last, self._pods))]
+            metadata |= {"continue": str(last)} if last < self._pods else {}
+        return {"metadata": metadata, "items": items}
 
     async def _stream(self, writer: asyncio.StreamWriter, pieces: Any) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")

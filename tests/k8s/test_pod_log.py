@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from testbed import wait_until
 from tests.k8s.conftest import index_of
 
 if TYPE_CHECKING:
@@ -54,14 +55,14 @@ def test_kubectl_logs_shows_what_workers_print_and_nothing_is_lost_for_the_runs_
         pods.wait_printed(run, "line of ", len(pod_names))
 
     # A run that is silent for some seconds still shows what its worker has printed last.
-    last = pods.kube.kubectl("logs", names[alone.run][0], "--tail=1", "-n", pods.namespace).stdout
+    tail = ("logs", names[alone.run][0], "--tail=1", "-n", pods.namespace)
+    wait_until("the last piece of its line", lambda: pods.kube.kubectl(*tail).stdout.rstrip() == "0")
     for follower in both.values():
         follower.process.send_signal(signal.SIGUSR1)
     followed = pods.kube.kubectl("logs", "-f", names[alone.run][0], "-n", pods.namespace).stdout
     done = {run: follower.result() for run, follower in both.items()}
     logs = {name: pods.kube.kubectl("logs", name, "-n", pods.namespace).stdout for run in both for name in names[run]}
 
-    assert last.rstrip() == "0"
     assert all(result.exit_code == 0 for result in done.values()), [result.stderr for result in done.values()]
     assert followed == logs[names[alone.run][0]]
     for log in logs.values():

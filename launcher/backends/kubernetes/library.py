@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib
 import importlib.util
 import os
@@ -17,8 +19,11 @@ _PROCESSES = "multiprocessing"
 """The library only wants to know the number of CPUs from it."""
 
 
-_BUFFER_BYTES = 1024
+_BUFFER_BYTES = 512
 """Of what a connection has received; http.client's buffers have 8 kB."""
+
+_M_MMAP_THRESHOLD, _MAPPED_BYTES = -3, 16 << 10
+"""The parameter's number in <malloc.h>, and its value."""
 
 
 class Library(NamedTuple):
@@ -115,6 +120,7 @@ def keep_small(pools: Any) -> None:
     pools.pool_classes_by_scheme = {**pools.pool_classes_by_scheme, "https": pool}
     pools.connection_pool_kw["retries"] = Retry(False)  # one for all requests: we repeat those that may be repeated
     _share_context(pools.connection_pool_kw)
+    _return_buffers()
 
 
 def _share_context(settings: dict[str, Any]) -> None:
@@ -135,6 +141,15 @@ def _share_context(settings: dict[str, Any]) -> None:
     for name in ours:
         del settings[name]
     settings["ssl_context"] = context
+
+
+def _return_buffers() -> None:
+    """Have the C library return OpenSSL's buffers to the system: their gaps would stay between connections.
+
+    OpenSSL allocates one of 17 kB for each read and frees it after; from this size on, each is a mapping of its own.
+    """
+    with contextlib.suppress(AttributeError):  # not the GNU C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
 def is_ahead(response: Any) -> bool:

@@ -54,7 +54,7 @@ _SAVE_S = 1.0
 class _Stream:
     """The file in which the lines are kept."""
 
-    def __init__(self, path: Path, size: int) -> None:
+    def __init__(self, path: str, size: int) -> None:
         """`size`: the size in `log.json`; the rest is cut off."""
         self._path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -86,13 +86,13 @@ class NodeLog:
 
     def __init__(self, directory: Path, node: int, cluster: api.Cluster) -> None:
         self._node, self._cluster = node, cluster
-        self._notes = directory / "log.json"
+        self._notes = f"{directory}/log.json"
         directory.mkdir(parents=True, exist_ok=True)
         notes = storage.read_json(self._notes) or {}
         self._complete: list[str] = [str(uid) for uid in notes.get("complete") or ()]
         self._uid = str(notes.get("uid") or "")
         self._position = Position(notes.get("position"))
-        self._stream = _Stream(directory / "stream", int(notes.get("size") or 0))
+        self._stream = _Stream(f"{directory}/stream", int(notes.get("size") or 0))
         self._saved_at = 0.0
         self._lock = Lock()
         self._closed = False

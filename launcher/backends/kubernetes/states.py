@@ -6,6 +6,7 @@ import re
 import time
 from calendar import timegm
 from dataclasses import dataclass, field
+from functools import lru_cache
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,9 @@ _REASONS = {
 }
 """Failure classes of the reasons of containers, pods and the condition DisruptionTarget; others are NODE."""
 
+_USED = ("phase", "reason", "message", "startTime")
+_USED_OF_CONDITIONS = ("type", "status", "reason", "message")
+
 _STARTING = ("ContainerCreating", "PodInitializing", "")
 
 
@@ -61,6 +65,8 @@ class Pod:
     phase: str
     host: str
     status: Object = field(repr=False)
+    """What we use of it: hundreds of pods are kept, and each has kilobytes that no one reads."""
+
     deleted: float | None = None
     """The deadline of its removal in unix seconds, once it was deleted."""
 
@@ -131,11 +137,28 @@ def pod_of(item: Object, own: str = "node") -> Pod | None:
     if node is None:
         return None
     deleted = timestamp(meta["deletionTimestamp"]) if "deletionTimestamp" in meta else None
-    status = item.get("status") or {}
+    status = _used(item.get("status") or {})
     spec = item.get("spec") or {}
     host, shared = str(spec.get("nodeName") or ""), len(spec.get("containers") or ()) > 1
     phase, created = status.get("phase", ""), meta["creationTimestamp"]
     return Pod(node, meta["name"], meta["uid"], created, phase, host, status, deleted, own, shared)
+
+
+def _used(status: Object) -> Object:
+    """What `Pod` uses of a pod's status."""
+    found = {key: status[key] for key in _USED if key in status}
+    for key in ("containerStatuses", "initContainerStatuses"):
+        if items := status.get(key):
+            found[key] = [{"name": item.get("name"), "state": item.get("state")} for item in items]
+    if items := status.get("conditions"):
+        found["conditions"] = [_condition(*map(item.get, _USED_OF_CONDITIONS)) for item in items]
+    return found
+
+
+@lru_cache(256)
+def _condition(*values: str | None) -> Object:
+    """One object for all pods that are in the same condition."""
+    return {key: value for key, value in zip(_USED_OF_CONDITIONS, values, strict=True) if value is not None}
 
 
 def _node_of(labels: Mapping[str, str]) -> int | None:
