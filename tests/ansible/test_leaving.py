@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
-from testbed import wait_until
 from tests.terminal import leaves
 
 if TYPE_CHECKING:
@@ -21,18 +19,6 @@ def test_a_run_is_left_by_key_at_the_question_and_by_closing_the_terminal(rack: 
     desk = leaves.Desk(rack.cli, {}, rack.directory)
     leaves.leaves_and_comes_back(desk, *rack.argv("--nodes", "2", "ticks.py"))
     leaves.cancels_without_an_answer(desk, *rack.argv("--nodes", "2", "ticks.py"))
-
-
-def test_a_terminal_that_is_closed_while_a_run_starts_loses_none_and_doubles_none(rack: Rack) -> None:
-    rack.write("ticks.py", leaves.TICKS)
-    desk = leaves.Desk(rack.cli, {}, rack.directory)
-
-    def agents(run: str) -> int:
-        wait_until("the run to go on", lambda: rack.state(run)["state"] == "running")
-        of = [host.name for host in rack.ssh.hosts for each in host.processes() if f"/{run}" in each.command()]
-        return max(Counter(of).values())
-
-    leaves.is_disconnected_while_it_starts(desk, rack.argv("--nodes", "2", "ticks.py"), agents, times=10)
 
 
 def test_a_removed_run_is_gone_on_its_hosts_too_unless_one_of_them_does_not_answer(rack: Rack) -> None:
@@ -55,6 +41,20 @@ def test_a_removed_run_is_gone_on_its_hosts_too_unless_one_of_them_does_not_answ
 
 def test_a_terminal_that_is_closed_at_any_moment_of_a_run_loses_no_line_and_changes_no_end(rack: Rack) -> None:
     rack.write("lines.py", leaves.LINES)
-    leaves.is_disconnected_while_it_runs(
-        leaves.Desk(rack.cli, {}, rack.directory), *rack.argv("--nodes", "2", "--share")
+
+    def agents(run: str) -> int:
+        streams = rack.remote.glob(f"runs/{run}/**/stream")
+        return max(stream.read_bytes().count(b'"event":"agent_started"') for stream in streams)
+
+    leaves.is_disconnected_in_each_phase(
+        leaves.Desk(rack.cli, {}, rack.directory),
+        *rack.argv("--nodes", "2", "--share"),
+        submission_s=2.0,
+        begun=agents,
     )
+
+
+def test_a_terminal_that_is_closed_while_it_fetches_leaves_what_the_next_one_continues(rack: Rack) -> None:
+    rack.write("writes.py", leaves.WRITES)
+    desk = leaves.Desk(rack.cli, {}, rack.directory)
+    leaves.is_disconnected_while_it_fetches(desk, *rack.argv("--nodes", "1"))

@@ -22,17 +22,6 @@ def test_a_run_is_left_by_key_at_the_question_and_by_closing_the_terminal(pods: 
     leaves.cancels_without_an_answer(desk, "k8s", "--nodes", "2", "ticks.py")
 
 
-def test_a_terminal_that_is_closed_while_a_run_starts_loses_none_and_doubles_none(pods: User) -> None:
-    pods.write("ticks.py", leaves.TICKS)
-
-    def jobs(run: str) -> int:
-        (job,) = pods.kube.api.get(KINDS["jobs"].format(pods.namespace), labelSelector=f"{LABEL}={run}")["items"]
-        return int(not job["spec"].get("suspend"))
-
-    desk = leaves.Desk(pods.cli, pods.env())
-    leaves.is_disconnected_while_it_starts(desk, ("k8s", "--nodes", "2", "ticks.py"), jobs, times=10)
-
-
 def test_a_removed_run_leaves_no_object(pods: User) -> None:
     pods.write("short.py", "print('done')\n")
     run = pods.detached("--nodes", "2", "short.py")
@@ -47,5 +36,16 @@ def test_a_removed_run_leaves_no_object(pods: User) -> None:
 
 def test_a_terminal_that_is_closed_at_any_moment_of_a_run_loses_no_line_and_changes_no_end(pods: User) -> None:
     pods.write("lines.py", leaves.LINES)
-    desk = leaves.Desk(pods.cli, pods.env())
-    leaves.is_disconnected_while_it_runs(desk, "k8s", "--nodes", "2", removes_logs=True)
+
+    def jobs(run: str) -> int:
+        listed = pods.kube.api.get(KINDS["jobs"].format(pods.namespace), labelSelector=f"{LABEL}={run}")
+        return len([job for job in listed["items"] if not job["spec"].get("suspend")])
+
+    leaves.is_disconnected_in_each_phase(
+        leaves.Desk(pods.cli, pods.env()), "k8s", "--nodes", "2", submission_s=1.0, begun=jobs, removes_logs=True
+    )
+
+
+def test_a_terminal_that_is_closed_while_it_fetches_leaves_what_the_next_one_continues(pods: User) -> None:
+    pods.write("writes.py", leaves.WRITES)
+    leaves.is_disconnected_while_it_fetches(leaves.Desk(pods.cli, pods.env()), "k8s", "--nodes", "1")

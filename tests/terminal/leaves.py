@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
-import re
 import signal
 import termios
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +34,7 @@ for count in itertools.count():
 CONTINUES = 5
 """Exit code of a command whose run continues."""
 
-_AT_ONCE, _LINES = 5, 30
+_AT_ONCE, _LINES = 5, 80
 LINES = """
 import os, signal, sys, time
 def stop(*_):
@@ -45,9 +44,9 @@ def stop(*_):
     sys.exit(143)
 signal.signal(signal.SIGTERM, stop)
 rank = os.environ["RANK"]
-for count in range(30):
+for count in range(80):
     print("line", count, flush=True)
-    time.sleep(0.05)
+    time.sleep(0.1)
 if sys.argv[1] == "stays" or (sys.argv[1] == "fails" and rank == "0"):
     signal.pause()
 if sys.argv[1] == "fails":
@@ -56,34 +55,38 @@ if sys.argv[1] == "fails":
 """
 """Writes lines; then it ends as its argument says. Asked to stop, it writes three more."""
 
-MOMENTS = (
-    *(("succeeds", "line {}", "", 0), ("fails", "line {}", "", 1)) * 2,
-    ("succeeds", "line 29", "", 0),
-    *(("fails", "line 29", "", 1),) * 2,
-    *(("stays", "line 29", "\x03c", 130),) * 3,
-)
-"""How a run ends, what its terminal shows before it is closed, what is typed then, and the run's exit code."""
+_ENDS = ("succeeds", "stays", "stays", "fails") * 5
+"""How each of the runs ends; those that stay are cancelled."""
 
-_RUN = re.compile(r"(lines-\d{8}-\d{6}-\w{4}) on ")
+_CODES = {"succeeds": 0, "fails": 1, "stays": 130}
+
+WRITES = """
+import hashlib, os, signal
+data = os.urandom(16 << 20)
+with open("big.bin", "wb") as file:
+    file.write(data)
+print("digest", hashlib.sha256(data).hexdigest(), flush=True)
+signal.pause()
+"""
 
 
 class Desk:
     """Where a person types commands of distlaunch."""
 
     def __init__(self, cli: Cli, env: Mapping[str, str | None], cwd: Path | None = None) -> None:
-        self.cli, self._env, self._cwd = cli, dict(env), cwd or cli.directory
+        self.cli, self._env, self.cwd = cli, dict(env), cwd or cli.directory
 
     @contextmanager
     def type(self, *words: str) -> Iterator[Screen]:
         """Run a command on a new terminal, which is left as it was found."""
-        with on_screen(self.cli, *words, env={"TERM": "xterm", "NO_COLOR": "1", **self._env}, cwd=self._cwd) as screen:
+        with on_screen(self.cli, *words, env={"TERM": "xterm", "NO_COLOR": "1", **self._env}, cwd=self.cwd) as screen:
             yield screen
             with suppress(termios.error):  # its window was closed
                 assert screen.modes == screen.before
 
     def run(self, *words: str) -> tuple[int, str]:
         """Run a command in a script: its exit code, and what it prints."""
-        done = self.cli(*words, env=self._env, cwd=self._cwd, timeout_s=240)
+        done = self.cli(*words, env=self._env, cwd=self.cwd, timeout_s=240)
         return done.exit_code, done.stdout.strip()
 
 
@@ -155,79 +158,108 @@ def cancels_without_an_answer(desk: Desk, *launch: str) -> None:
         assert screen.end() == 130
 
 
-def is_disconnected_while_it_starts(
-    desk: Desk, launch: tuple[str, ...], running: Callable[[str], int], times: int
+def is_disconnected_in_each_phase(
+    desk: Desk, *launch: str, submission_s: float, begun: Callable[[str], int], removes_logs: bool = False
 ) -> None:
-    """Close the terminal at different moments of a start: what was begun is one run, and what was not is none.
+    """Close ten terminals while runs are submitted, ten while they start, twenty while lines come, ten at a run's end,
+    and ten while one is cancelled: each is one run, it ends as it would have, and has all of its lines, once.
 
-    `running`: how many nodes of the run exist on the cluster.
-    """
-    before = set(_runs(desk))
-    for part in range(times):
-        with desk.type(*launch) as screen:
-            marks = ("", "on ", "d detaches", "tick 1")
-            if mark := marks[part % len(marks)]:
-                screen.until(mark)
-            else:
-                screen.wait(partial(_begun, desk, before, screen), "begin")
-            screen.close()
-            code = screen.process.wait(120)
-            assert code in (CONTINUES, -signal.SIGHUP), f"part {part} ended with {code}: {screen.said}"
-        new = set(_runs(desk)) - before
-        before |= new
-        assert len(new) <= 1
-        for run in new:
-            assert running(run) == 1, f"{run} of part {part}"
-            assert desk.run("cancel", "--force", run)[0] == 0
-
-
-def is_disconnected_while_it_runs(desk: Desk, *launch: str, removes_logs: bool = False) -> None:
-    """Close ten terminals while lines come, at the end, and while a run is cancelled: it ends as it would have.
-
-    `launch`: what comes before the script's name. Each run has all of its lines, once, and leaves nothing.
-    `removes_logs`: what a stopped node writes after its last reader has left may be lost, with its pod.
+    `launch`: what comes before the script's name, `submission_s`: about how long it takes, `begun`: how many jobs or
+    agents of the run the cluster has ever had. `removes_logs`: what a stopped node writes after its last reader has
+    left may be lost, with its pod.
     """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        runs = list(pool.map(lambda part: _closed(desk, launch, part), range(len(MOMENTS))))
-        codes = list(pool.map(lambda run: desk.run("wait", run)[0], runs))
-    assert codes == [code for *_, code in MOMENTS], runs
-    whole, stopped = [f"line {count}" for count in range(_LINES)], [f"last {count}" for count in range(3)]
-    for run, (ends, *_) in zip(runs, MOMENTS, strict=True):
-        shown = desk.run("logs", run)[1].splitlines()
-        for rank in (0, 1):
-            lines = [line.partition("] ")[2] for line in shown if line.startswith(f"[{rank}:{rank}] ")]
-            told = f"rank {rank} of {run}, which {ends}: {lines}"
-            last = [line for line in lines if line.startswith("last")]
-            written = lines[: len(lines) - len(last)]
-            if ends == "stays" or (ends == "fails" and rank == 0):  # stopped, maybe before its last line
-                assert (written, last) == (whole[: len(written)], stopped[: len(last)]), told
-                assert removes_logs or last == stopped, told
-            else:
-                assert lines == whole, told
+        runs = list(pool.map(lambda part: _closed(desk, launch, part, submission_s, begun), range(len(_ENDS))))
+    said = desk.run("wait", *runs)[1].splitlines()
+    states = {"succeeds": "success", "fails": "failed", "stays": "cancelled"}
+    assert sorted(said) == sorted(f"{run}: {states[ends]}" for run, ends in zip(runs, _ENDS, strict=True))
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        shown = list(pool.map(lambda run: desk.run("logs", run)[1].splitlines(), runs))
+    for run, ends, lines in zip(runs, _ENDS, shown, strict=True):
+        _check(run, ends, lines, removes_logs=removes_logs)
         assert lock.owner(desk.cli.runs / run) is None
-    assert sorted(_runs(desk, "lines")) == sorted(runs)
+    assert sorted(_runs(desk, "lines*")) == sorted(runs)
     wait_until("no process to be left", lambda: not [process for run in runs for process in _of(run)])
 
 
-def _closed(desk: Desk, launch: tuple[str, ...], part: int) -> str:
-    """Start a run and close its terminal at the moment of this part; the run's id."""
+def _closed(desk: Desk, launch: tuple[str, ...], part: int, submission_s: float, begun: Callable[[str], int]) -> str:
+    """Start a run and close three terminals of it; the run's id."""
     chance = random.Random(part)
-    ends, mark, keys, final = MOMENTS[part]
-    with desk.type(*launch, "lines.py", ends) as screen:
-        screen.until(mark.format(chance.randrange(2, 28)))
-        time.sleep(chance.random() * (0.0 if "{" in mark else 2.5 if ends == "fails" else 0.6))
-        if keys:
-            screen.type(keys[0])
+    ends, name = _ENDS[part], f"lines{part}"
+    with desk.type(*launch, "--name", name, "lines.py", ends) as screen:
+        if part // 2 % 2:
+            screen.wait(lambda: bool(_runs(desk, name)), "begin")
+            time.sleep(chance.random() * submission_s)
+        else:
+            screen.until("d detaches")
+            time.sleep(chance.random())
+        _close(screen, CONTINUES, f"part {part}")
+    (run,) = _runs(desk, name)
+    last, final = f"line {_LINES - 1}", _CODES[ends]
+    with desk.type("attach", run) as meanwhile, desk.type("attach", run) as screen:
+        _wait(meanwhile, "line ")
+        time.sleep(chance.random() * 2)
+        _close(meanwhile, CONTINUES, run, final)
+        _wait(screen, last)
+        assert begun(run) == 1, run
+        time.sleep(chance.random() * {"fails": 2.5, "succeeds": 0.6, "stays": 0.0}[ends])
+        if ends == "stays":
+            screen.type("\x03")
             screen.until("cancel, detach or go on?")
-            screen.type(keys[1:])
+            screen.type("c")
             screen.until("cancelling")
             time.sleep(chance.random() * 0.3)
-        screen.close()
-        code = screen.process.wait(120)
-        assert code in (CONTINUES, -signal.SIGHUP, final), f"part {part} ended with {code}: {screen.said}"
-        found = _RUN.search(screen.said)
-        assert found is not None, screen.said
-        return found[1]
+        _close(screen, CONTINUES, run, final, -signal.SIGHUP)
+    return run
+
+
+def _wait(screen: Screen, line: str) -> None:
+    """Wait for this line, or the end of the run if that was faster than a new terminal."""
+    screen.wait(lambda: line in screen.said or " after " in screen.said, repr(line))
+
+
+def _close(screen: Screen, code: int, what: str, *final: int) -> None:
+    screen.close()
+    ended = screen.process.wait(120)
+    assert ended in (code, *final), f"{what} ended with {ended}: {screen.said}"
+
+
+def _check(run: str, ends: str, shown: list[str], *, removes_logs: bool) -> None:
+    whole, stopped = [f"line {count}" for count in range(_LINES)], [f"last {count}" for count in range(3)]
+    for rank in (0, 1):
+        lines = [line.partition("] ")[2] for line in shown if line.startswith(f"[{rank}:{rank}] ")]
+        told = f"rank {rank} of {run}, which {ends}: {lines}"
+        last = [line for line in lines if line.startswith("last")]
+        written = lines[: len(lines) - len(last)]
+        if ends == "stays" or (ends == "fails" and rank == 0):  # stopped, maybe before its last line
+            assert (written, last) == (whole[: len(written)], stopped[: len(last)]), told
+            assert removes_logs or last == stopped, told
+        else:
+            assert lines == whole, told
+
+
+def is_disconnected_while_it_fetches(desk: Desk, *launch: str) -> None:
+    """Close ten terminals while a file of WRITES is fetched; fetched again, each is whole, and nothing else is left.
+
+    `launch`: a command that starts WRITES on one node.
+    """
+    assert desk.run(*launch, "--detach", "writes.py")[0] == 0
+    digest = wait_until("the file", lambda: desk.run("logs", "last")[1].partition("digest ")[2])
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(lambda part: _cut_fetch(desk, part, digest), range(10)))
+    assert desk.run("cancel", "last")[0] == 0
+
+
+def _cut_fetch(desk: Desk, part: int, digest: str) -> None:
+    to = desk.cwd / f"got{part}"
+    with desk.type("fetch", "last", "big.bin", "--to", to.name) as screen:
+        screen.wait(lambda: to.exists() and any(to.iterdir()), "a file")
+        time.sleep(random.Random(part).random() * 0.3)
+        _close(screen, -signal.SIGHUP, f"fetch {part}", 0)
+    code, said = desk.run("fetch", "last", "big.bin", "--to", to.name)
+    assert code == 0, said
+    assert [path.name for path in to.iterdir()] == ["big.bin"]
+    assert hashlib.sha256((to / "big.bin").read_bytes()).hexdigest() == digest
 
 
 def _of(run: str) -> list[str]:
@@ -237,10 +269,6 @@ def _of(run: str) -> list[str]:
         with suppress(OSError):
             found += [str(path)] if run.encode() in path.read_bytes() else []
     return found
-
-
-def _begun(desk: Desk, before: set[str], screen: Screen) -> bool:
-    return bool(set(_runs(desk)) - before or screen.said)
 
 
 def _runs(desk: Desk, name: str = "ticks") -> list[str]:
