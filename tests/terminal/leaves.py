@@ -104,9 +104,10 @@ def leaves_and_comes_back(desk: Desk, *launch: str) -> None:
 
     with desk.type("shell", "--node", "1", "last") as screen:
         screen.until("exit or Ctrl-D leaves it")
-        screen.type("echo in-$DISTLAUNCH_RUN_ID, $(stty size); sleep 100\n")
+        screen.type("echo in-$DISTLAUNCH_RUN_ID, $(stty size); sh -c 'echo asleep-$((40 + 2)); exec sleep 1000'\n")
         screen.until("in-ticks-2")
         screen.until(", 31 71")
+        screen.until("asleep-42")  # before that, a shell may miss the key
         screen.type("\x03")  # ends only sleep
         screen.type("test -e ticks.py && echo out-$((40 + 2)) && exit\n")
         screen.until("out-42")
