@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-from launcher.backends.kubernetes.states import Pod
+from launcher.backends.kubernetes.pod_status import Pod
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.backends.kubernetes import states
-from launcher.backends.kubernetes.states import Pod
+from launcher.backends.kubernetes.pod_status import Pod
 
 
 def a_pod(phase: str = "Failed", **status: Any) -> Pod:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.backends.kubernetes.states import event_text, timestamp
+from launcher.backends.kubernetes.pod_status import timestamp
+from launcher.backends.kubernetes.states import event_text
 from launcher.backends.kubernetes.words import amount
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from launcher.backends.kubernetes.states import Object, Pod
+    from launcher.backends.kubernetes.pod_status import Object, Pod
 
 _REFUSED = ("FailedCreate", "FailedCreatePod", "JobCreationFailed")
 """Event reasons of a Job, a PyTorchJob and a JobSet."""

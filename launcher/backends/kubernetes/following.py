@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from launcher.backends._files import allow_files
-from launcher.backends.kubernetes import api, states
+from launcher.backends.kubernetes import api, pod_status
 from launcher.backends.kubernetes.logs import NodeLog
 from launcher.backends.kubernetes.pod import RUN_LABEL
 from launcher.backends.kubernetes.turns import Turns
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
-    from launcher.backends.kubernetes.states import Pod
+    from launcher.backends.kubernetes.pod_status import Pod
     from launcher.backends.kubernetes.turns import Wait
 
 DOING = "to watch the run"
@@ -109,7 +109,7 @@ class Following:
     def _list(self) -> str:
         """List all pods; returns the version from which to watch for changes."""
         pods, version = api.collect(
-            self._cluster, self._path(), self._selector(), lambda item: states.pod_of(item, self._container)
+            self._cluster, self._path(), self._selector(), lambda item: pod_status.pod_of(item, self._container)
         )
         with self._lock:
             self._known = {pod.uid: pod for pod in pods if pod is not None}
@@ -137,8 +137,8 @@ class Following:
             response.close()
         return version
 
-    def _take(self, kind: str, item: states.Object) -> None:
-        pod = states.pod_of(item, self._container) if kind != "BOOKMARK" else None
+    def _take(self, kind: str, item: pod_status.Object) -> None:
+        pod = pod_status.pod_of(item, self._container) if kind != "BOOKMARK" else None
         if pod is None:
             return
         with self._lock:
@@ -167,7 +167,7 @@ class Following:
     def _next(self, node: int, log: NodeLog) -> Pod | None:
         """The node's oldest pod with a log that is not complete."""
         with self._lock:
-            mine = states.by_node((pod for pod in self._known.values() if pod.node == node), node + 1)[node]
+            mine = pod_status.by_node((pod for pod in self._known.values() if pod.node == node), node + 1)[node]
         return next((pod for pod in mine if pod.has_log and not log.is_complete(pod)), None)
 
     def _latest(self, uid: str) -> Pod | None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from launcher.backends.kubernetes.handle import KubernetesHandle
     from launcher.backends.kubernetes.objects import Manifest
     from launcher.backends.kubernetes.options import KubernetesOptions
-    from launcher.backends.kubernetes.states import Object
+    from launcher.backends.kubernetes.pod_status import Object
 
 _SPEC = "spec.json"
 

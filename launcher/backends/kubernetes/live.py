@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from launcher.backends.kubernetes.handle import KubernetesHandle
     from launcher.backends.kubernetes.kept import Kept
     from launcher.backends.kubernetes.objects import Manifest
-    from launcher.backends.kubernetes.states import Object
+    from launcher.backends.kubernetes.pod_status import Object
 
 _CONFIG_MAPS = "/api/v1/namespaces/{}/configmaps"
 _BESIDE = {

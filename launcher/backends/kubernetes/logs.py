@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Reading: TypeAlias = Generator[Wait, None, bool]
 
-    from launcher.backends.kubernetes.states import Pod
+    from launcher.backends.kubernetes.pod_status import Pod
 
 _NO_LOG = (b"unable to retrieve container logs", b"failed to try resolving symlinks")
 """What the kubelet sends, with status 200, in place of a log that it no longer has."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from launcher import output
 from launcher.agent.failures import Failure
-from launcher.backends.kubernetes import about, api, objects, states
+from launcher.backends.kubernetes import about, api, objects, pod_status, states
 from launcher.backends.kubernetes.pod import RUN_LABEL, STARTS_AGAIN
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from launcher.backends.kubernetes.about import About
     from launcher.backends.kubernetes.api import Cluster
-    from launcher.backends.kubernetes.states import Object, Pod
+    from launcher.backends.kubernetes.pod_status import Object, Pod
     from launcher.results.run import ClusterRun, State
 
 DOING = "to list runs"
@@ -57,7 +57,7 @@ class Owner(NamedTuple):
     @property
     def created(self) -> float:
         """Unix seconds."""
-        return states.timestamp(self.item["metadata"]["creationTimestamp"])
+        return pod_status.timestamp(self.item["metadata"]["creationTimestamp"])
 
 
 def found(cluster: Cluster) -> list[Owner]:
@@ -142,7 +142,7 @@ def _pods(cluster: Cluster, containers: dict[str, str]) -> dict[str, list[Pod]] 
 
     def take(item: Object) -> None:
         run = item["metadata"]["labels"][RUN_LABEL]
-        if run in containers and (pod := states.pod_of(item, containers[run])) is not None:
+        if run in containers and (pod := pod_status.pod_of(item, containers[run])) is not None:
             pods.setdefault(run, []).append(pod)
 
     try:
@@ -161,7 +161,7 @@ def _pods(cluster: Cluster, containers: dict[str, str]) -> dict[str, list[Pod]] 
 def _row(owner: Owner, pods: Sequence[Pod] | None) -> ClusterRun:
     told = owner.about
     count = told["nodes"] if told else max(_count(owner), *(pod.node + 1 for pod in pods or ()), 0)
-    nodes = [known[-1] if known else None for known in states.by_node(pods or (), count)]
+    nodes = [known[-1] if known else None for known in pod_status.by_node(pods or (), count)]
     hosts = [pod.host if pod else "" for pod in nodes]
     elastic = told is not None and told["min_nodes"] < count
     return {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.backends.kubernetes.handle import KubernetesHandle
-    from launcher.backends.kubernetes.states import Pod
+    from launcher.backends.kubernetes.pod_status import Pod
     from launcher.errors import LaunchError
 
 _LIMIT_S = 10.0

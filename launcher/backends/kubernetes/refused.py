@@ -9,7 +9,7 @@ from launcher.backends.kubernetes import api
 
 if TYPE_CHECKING:
     from launcher.backends.kubernetes.api import Cluster
-    from launcher.backends.kubernetes.states import Object
+    from launcher.backends.kubernetes.pod_status import Object
 
 
 def tell(cluster: Cluster, what: str, doing: str, error: api.ApiError) -> None:

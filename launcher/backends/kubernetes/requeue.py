@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.agent.failures import Failure
-from launcher.backends.kubernetes import about, api, kept, live, states, submission
+from launcher.backends.kubernetes import about, api, kept, live, pod_status, states, submission
 from launcher.backends.kubernetes.objects import KINDS
 from launcher.backends.kubernetes.pod import QUEUE_LABEL, RUN_LABEL, STARTS_AGAIN
 from launcher.backends.kubernetes.pod_logs import PodLogs
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from launcher.backends.kubernetes.kept import Kept
     from launcher.backends.kubernetes.options import KubernetesOptions
     from launcher.backends.kubernetes.plan import KubernetesPlan
-    from launcher.backends.kubernetes.states import Object, Pod
+    from launcher.backends.kubernetes.pod_status import Object, Pod
 
 _DOING = "to start the run again"
 _COUNTS = ("batch.kubernetes.io/job-index-ignored-failure-count", "batch.kubernetes.io/job-index-failure-count")
@@ -118,8 +118,8 @@ class _Former:
     def _pods(self) -> list[list[Pod]]:
         """The same by node, the newest last."""
         container = KINDS[self._handle["kind"]].container
-        found = (states.pod_of(item, container) for item in self._items)
-        return states.by_node((pod for pod in found if pod is not None), self._handle["nodes"])
+        found = (pod_status.pod_of(item, container) for item in self._items)
+        return pod_status.by_node((pod for pod in found if pod is not None), self._handle["nodes"])
 
     def _runs(self) -> bool:
         """Whether it runs. Raises `RequestError` for one that waits to start: it needs no new attempt."""

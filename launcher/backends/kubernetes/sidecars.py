@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from launcher import output
-from launcher.backends.kubernetes import api, refused, states
+from launcher.backends.kubernetes import api, pod_status, refused
 from launcher.system import storage
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.backends.kubernetes.api import Cluster
-    from launcher.backends.kubernetes.states import Pod
+    from launcher.backends.kubernetes.pod_status import Pod
 
 _PATIENCE_S = 5.0
 """How long they may outlive our container, to flush their output or to notice its exit."""
@@ -72,4 +72,4 @@ def _held(pods: Iterable[Sequence[Pod]]) -> list[Pod]:
 
 
 def _ended_at(pod: Pod) -> float:
-    return states.timestamp((pod.terminated or {}).get("finishedAt") or pod.created)
+    return pod_status.timestamp((pod.terminated or {}).get("finishedAt") or pod.created)

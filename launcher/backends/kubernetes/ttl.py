@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from launcher import output
-from launcher.backends.kubernetes import api, objects, states
+from launcher.backends.kubernetes import api, objects, pod_status, states
 from launcher.backends.kubernetes.pod import RUN_LABEL
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from launcher.backends.kubernetes.api import Cluster
     from launcher.backends.kubernetes.options import KubernetesOptions
-    from launcher.backends.kubernetes.states import Object
+    from launcher.backends.kubernetes.pod_status import Object
 
 _SECONDS = re.compile(r"\d{1,12}", re.ASCII)
 
@@ -42,7 +42,7 @@ def _sweep(cluster: Cluster, kind: str) -> None:
     namespace = cluster.namespace
     for owner in (item for item in listed(cluster, kind) if "ownerReferences" not in item["metadata"]):
         meta = owner["metadata"]
-        if time.time() < _lasts(owner, states.timestamp(meta["creationTimestamp"])):
+        if time.time() < _lasts(owner, pod_status.timestamp(meta["creationTimestamp"])):
             continue
         ended = _ended(owner)
         if kind == "pods":
@@ -65,7 +65,7 @@ def _lasts(owner: Object, ended: float) -> float:
 def _ended(owner: Object) -> float | None:
     """When a workload ended, in unix seconds; None if it has not."""
     end = states.finished(owner)
-    return states.timestamp(end["lastTransitionTime"]) if end else None
+    return pod_status.timestamp(end["lastTransitionTime"]) if end else None
 
 
 def _pods_ended(pods: Iterable[Object]) -> float | None:
@@ -78,6 +78,7 @@ def _pods_ended(pods: Iterable[Object]) -> float | None:
             (item.get("state") or {}).get("terminated") or {} for item in pod["status"].get("containerStatuses") or ()
         ]
         ends += [
-            states.timestamp(each.get("finishedAt") or pod["metadata"]["creationTimestamp"]) for each in told or [{}]
+            pod_status.timestamp(each.get("finishedAt") or pod["metadata"]["creationTimestamp"])
+            for each in told or [{}]
         ]
     return max(ends, default=None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from launcher.agent.failures import Failure
 from launcher.agent.terminal import attach
 from launcher.backends._outputs import RemoteOutputs
-from launcher.backends.kubernetes import admission, api, kept, refused, states
+from launcher.backends.kubernetes import admission, api, kept, pod_status, refused, states
 from launcher.backends.kubernetes.following import DOING
 from launcher.backends.kubernetes.objects import KINDS
 from launcher.backends.kubernetes.pod import DIRECTORY, INPUT, RUN_LABEL, STARTS_AGAIN
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from launcher.backends.kubernetes.handle import KubernetesHandle
-    from launcher.backends.kubernetes.states import Pod
+    from launcher.backends.kubernetes.pod_status import Pod
     from launcher.runs.liveness import NodeState
     from launcher.runs.node_report import Cause
     from launcher.system.pipes import Bridge
@@ -102,12 +102,12 @@ class RunWatch:
     def _pods(self) -> list[list[Pod]]:
         """All pods of the run, by node."""
         if (known := self._logs.pods()) is not None:
-            return states.by_node(known, self._nodes)
+            return pod_status.by_node(known, self._nodes)
         listed = self.cluster.call(
             "GET", self._path("pods"), query={"labelSelector": f"{RUN_LABEL}={self._handle['run']}"}
         )
-        found = [pod for item in listed["items"] if (pod := states.pod_of(item, self._container))]
-        return states.by_node(found, self._nodes)
+        found = [pod for item in listed["items"] if (pod := pod_status.pod_of(item, self._container))]
+        return pod_status.by_node(found, self._nodes)
 
     def _path(self, collection: str) -> str:
         return f"/api/v1/namespaces/{self.cluster.namespace}/{collection}"
@@ -115,7 +115,7 @@ class RunWatch:
     def _owner_path(self) -> str:
         return f"{KINDS[self._handle['kind']].path.format(self.cluster.namespace)}/{self._handle['name']}"
 
-    def _owner(self) -> tuple[states.Object | None, bool]:
+    def _owner(self) -> tuple[pod_status.Object | None, bool]:
         """The workload, and whether it is deleted (another one with its name does not count)."""
         owner, gone = kept.current(self.cluster.find(self._owner_path()), self._handle)
         if owner is not None:

@@ -1,0 +1,153 @@
+"""Pods as the cluster describes them, in our terms: whose node each is, and which facts about it are known."""
+
+from __future__ import annotations
+
+import time
+from calendar import timegm
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from launcher.backends.kubernetes.objects import LOST_EXIT_CODES, STOPPED_EXIT_CODE
+from launcher.backends.kubernetes.pod import NODE_LABEL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+Object = dict[str, Any]
+
+_INDEX_LABELS = (NODE_LABEL, "batch.kubernetes.io/job-completion-index")
+_LOST_S = 20.0  # beyond the deadline of a pod's deletion
+_USED = ("phase", "reason", "message", "startTime")
+_USED_OF_CONDITIONS = ("type", "status", "reason", "message")
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """The facts about one pod; `own` is our container's name, `shared`: whether there are sidecars."""
+
+    node: int
+    name: str
+    uid: str
+    created: str
+    phase: str
+    host: str
+    status: Object = field(repr=False)
+    """What we use of it: hundreds of pods are kept, and each has kilobytes that no one reads."""
+
+    deleted: float | None = None
+    """The deadline of its removal in unix seconds, once it was deleted."""
+
+    own: str = "node"
+    shared: bool = False
+
+    @property
+    def container(self) -> Object:
+        """The state of our container: `{"waiting"|"running"|"terminated": ...}`."""
+        state: Object = self._own.get("state") or {}
+        return state
+
+    @property
+    def _own(self) -> Object:
+        statuses = self.status.get("containerStatuses") or ()
+        return next((item for item in statuses if item.get("name") == self.own), {})
+
+    @property
+    def before(self) -> list[Object]:
+        """The statuses of containers that have to start, or to exit, before ours."""
+        return list(self.status.get("initContainerStatuses") or ())
+
+    @property
+    def waits(self) -> bool:
+        """Whether our container has not started yet."""
+        return self.phase == "Pending" and not self.has_log
+
+    @property
+    def terminated(self) -> Object | None:
+        """How our container exited; None if it has not."""
+        return self.container.get("terminated")
+
+    @property
+    def has_log(self) -> bool:
+        """Whether our container has started."""
+        return "running" in self.container or "terminated" in self.container
+
+    @property
+    def ended(self) -> bool:
+        """Whether our container no longer runs; a sidecar may run forever."""
+        return self.phase in ("Succeeded", "Failed") or self.terminated is not None
+
+    @property
+    def disrupted(self) -> bool:
+        """Whether it was disrupted, was asked to stop, or lost another node: a Job then restarts it."""
+        code = (self.terminated or {}).get("exitCode")
+        return code in (STOPPED_EXIT_CODE, *LOST_EXIT_CODES) or self.condition("DisruptionTarget", "True") is not None
+
+    def condition(self, kind: str, status: str) -> Object | None:
+        """The condition of that type, if it has this status."""
+        conditions = self.status.get("conditions") or ()
+        return next((item for item in conditions if item["type"] == kind and item["status"] == status), None)
+
+    @property
+    def lost(self) -> bool:
+        """Whether its host is unreachable: the kubelet last reported it as ready, but the control plane disagrees."""
+        if self.deleted is not None and self.deleted < time.time() - _LOST_S:
+            return True
+        believed = self.condition("Ready", "False")
+        doubted = believed is not None and not believed.get("reason")  # a kubelet sets one
+        return self.phase == "Running" and doubted and self.condition("ContainersReady", "True") is not None
+
+
+def pod_of(item: Object, own: str = "node") -> Pod | None:
+    """The pod, if it is a node of a run; `own` is the name of our container."""
+    meta = item["metadata"]
+    node = _node_of(meta.get("labels") or {})
+    if node is None:
+        return None
+    deleted = timestamp(meta["deletionTimestamp"]) if "deletionTimestamp" in meta else None
+    status = _used(item.get("status") or {})
+    spec = item.get("spec") or {}
+    host, shared = str(spec.get("nodeName") or ""), len(spec.get("containers") or ()) > 1
+    phase, created = status.get("phase", ""), meta["creationTimestamp"]
+    return Pod(node, meta["name"], meta["uid"], created, phase, host, status, deleted, own, shared)
+
+
+def _used(status: Object) -> Object:
+    """What `Pod` uses of a pod's status."""
+    found = {key: status[key] for key in _USED if key in status}
+    for key in ("containerStatuses", "initContainerStatuses"):
+        if items := status.get(key):
+            found[key] = [{"name": item.get("name"), "state": item.get("state")} for item in items]
+    if items := status.get("conditions"):
+        found["conditions"] = [_condition(*map(item.get, _USED_OF_CONDITIONS)) for item in items]
+    return found
+
+
+@lru_cache(256)
+def _condition(*values: str | None) -> Object:
+    """One object for all pods that are in the same condition."""
+    return {key: value for key, value in zip(_USED_OF_CONDITIONS, values, strict=True) if value is not None}
+
+
+def _node_of(labels: Mapping[str, str]) -> int | None:
+    for name in _INDEX_LABELS:
+        if labels.get(name, "").isdigit():
+            return int(labels[name])
+    index = labels.get("training.kubeflow.org/replica-index", "")
+    if not index.isdigit():
+        return None
+    return int(index) + (labels.get("training.kubeflow.org/replica-type") == "worker")
+
+
+def by_node(pods: Iterable[Pod], nodes: int) -> list[list[Pod]]:
+    """Each node's pods, the newest last."""
+    found: list[list[Pod]] = [[] for _ in range(nodes)]
+    for pod in sorted(pods, key=lambda pod: (pod.created, not pod.ended, pod.name)):
+        if pod.node < nodes:
+            found[pod.node].append(pod)
+    return found
+
+
+def timestamp(text: str) -> float:
+    """Unix seconds of `2026-11-20T14:00:00Z`."""
+    return float(timegm(time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S")))
