@@ -1,6 +1,7 @@
 """Another checkout of distlaunch and this one side by side: rows of cli.py, start.py and ssh.py.
 
     python benchmarks/before_after.py CHECKOUT [--rounds 9] [--workers 1,2,8] [--hosts 4,32,64] [--only cli,start,ssh]
+                                        [--no-warm-up]
 
 CHECKOUT is a directory with the sources of the version to compare with (`git worktree add CHECKOUT REVISION`).
 Both run in this environment, with its packages. ssh needs root. Prints a Markdown table with a line for each row:
@@ -38,10 +39,10 @@ def row(name: str, unit: str, before: Sequence[float], after: Sequence[float]) -
     return f"| {name} | {unit} | {statistics.median(before):.3f} | {statistics.median(after):.3f} | {found} |"
 
 
-def measured(name: str, before: Contender, rounds: int, units: Sequence[str]) -> Iterator[str]:
+def measured(name: str, before: Contender, options: argparse.Namespace, units: Sequence[str]) -> Iterator[str]:
     """The rows of a command that differs between the checkouts only in the sources that it runs."""
     here = dataclasses.replace(before, name="after", env={**(before.env or {}), "PYTHONPATH": str(ROOT)})
-    samples = side_by_side([before, here], rounds=rounds)
+    samples = side_by_side([before, here], rounds=options.rounds, warm=not options.no_warm_up)
     for unit in units:
         was, now = ([getattr(sample, unit) for sample in samples[which]] for which in ("before", "after"))
         yield row(name, unit.replace("_", ", "), was, now)
@@ -54,7 +55,7 @@ def command_line(checkout: Path, options: argparse.Namespace) -> Iterator[str]:
             before = dataclasses.replace(
                 contender, name="before", env={**(contender.env or {}), "PYTHONPATH": str(checkout)}
             )
-            yield from measured(contender.name, before, options.rounds, ["cpu_s"])
+            yield from measured(contender.name, before, options, ["cpu_s"])
 
 
 def starts(checkout: Path, options: argparse.Namespace) -> Iterator[str]:
@@ -65,7 +66,7 @@ def starts(checkout: Path, options: argparse.Namespace) -> Iterator[str]:
             for name in start.OURS:
                 argv = start.commands(workers, ROOT / "train/reduce.py")[name]
                 before = Contender("before", argv, env, directory, check=partial(start.problem, workers))
-                yield from measured(f"start, {name}, {workers} workers", before, options.rounds, ["wall_s", "cpu_s"])
+                yield from measured(f"start, {name}, {workers} workers", before, options, ["wall_s", "cpu_s"])
 
 
 def over_ssh(checkout: Path, options: argparse.Namespace) -> Iterator[str]:
@@ -81,7 +82,7 @@ def over_ssh(checkout: Path, options: argparse.Namespace) -> Iterator[str]:
                 Path(scratch, name).mkdir()
                 benches.append(ssh.Bench(testbed.ssh, Path(scratch, name), checkout=sources))
             taken: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
-            for number in range(options.rounds + 1):
+            for number in range(1 if options.no_warm_up else 0, options.rounds + 1):
                 for which, bench in enumerate(benches):
                     bench.new_round()
                     for name, what in (("distlaunch", "all new"), ("again", "again")):
@@ -108,6 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--no-warm-up", action="store_true", help="count the first round, too")
     parser.add_argument("--workers", default="1,2,8", help="numbers of workers, with commas")
     parser.add_argument("--hosts", default="4,32,64", help="numbers of hosts, with commas")
     parser.add_argument("--only", default=",".join(PARTS), help="which, with commas")

@@ -21,21 +21,21 @@ ROOT = Path(__file__).resolve().parents[2]
 SMALLEST = {
     "collectives.py": ("--rounds", "2", "--sizes", "64K"),
     "cli.py": ("--rounds", "1", "--runs", "3", "--no-warm-up"),
-    "start.py": ("--rounds", "1", "--workers", "2", "--no-warm-up", "--only", "distlaunch,torchrun"),
+    "start.py": ("--rounds", "1", "--workers", "1", "--no-warm-up", "--only", "distlaunch,torchrun"),
     "logs.py": ("--rounds", "1", "--ranks", "2", "--lines", "500"),
-    "loader.py": ("--rounds", "1", "--seconds", "0.2", "--images", "200", "--only", "ours,decode-and-crop"),
+    "loader.py": ("--rounds", "1", "--seconds", "0.2", "--images", "80", "--only", "ours,decode-and-crop"),
     "checkpoint.py": ("--saves", "1", "--rounds", "1", "--model", "resnet18", "--samples", "2000"),
-    "train_step.py": ("--rounds", "1", "--steps", "4", "--batch-size", "4", "--side", "32"),
+    "train_step.py": ("--rounds", "1", "--steps", "2", "--batch-size", "4", "--side", "32"),
     "reach.py": ("--rounds", "1", "--nodes", "4"),
     "sync.py": ("--rounds", "1", "--steps", "4", "--batch-size", "2", "--side", "32", "--ways", "average-gradients"),
     "restart.py": ("--runs", "1", "--torchrun-runs", "1", "--limit", "90"),
     "k8s_follow.py": ("--pods", "4", "--lines", "20"),
-    "before_after.py": (str(ROOT), "--rounds", "1", "--workers", "1", "--only", "cli,start"),
+    "before_after.py": (str(ROOT), "--rounds", "1", "--workers", "1", "--no-warm-up", "--only", "cli,start"),
 }
 SMALLEST_ON_CLUSTERS = {
     "slurm.py": ("--rounds", "1", "--no-warm-up", "--only", "distlaunch --detach,sbatch,submitit,distlaunch"),
     "ssh.py": ("--hosts", "2", "--rounds", "1", "--only", "floor,distlaunch"),
-    "k8s.py": ("--nodes", "3", "--rounds", "1"),
+    "k8s.py": ("--nodes", "3", "--rounds", "1", "--no-warm-up"),
 }
 """These start clusters of their own."""
 
