@@ -15,6 +15,7 @@ import pytest
 from launcher.system import proc
 from testbed import WaitError, processes
 from testbed.running import Running
+from tests.command import Result
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterator, Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from testbed import Host, SshHosts
     from testbed.processes import Process
-    from tests.command import Cli, Result
+    from tests.command import Cli
 
 ENDING_S = 120.0
 """The end of a run takes no longer from one of its processes to the next."""
@@ -70,6 +71,11 @@ raise SystemExit(143)
 def is_sshd(command: str) -> bool:
     """Whether that is the server, or one of its connections."""
     return re.match(r"sshd: |\S*/sshd(-session)? ", command) is not None
+
+
+def results(*commands: Running) -> list[Result]:
+    """What commands have done that run side by side, once all have ended."""
+    return [Result(command.end(), command.stdout, command.stderr) for command in commands]
 
 
 class Gate:

@@ -14,7 +14,7 @@ from launcher.backends.ansible.backend import AnsibleBackend
 from launcher.backends.ansible.options import AnsibleOptions
 from launcher.errors import SpecError
 from launcher.spec import JobSpec, NodeRange
-from tests.ansible.conftest import SUM
+from tests.ansible.conftest import SUM, results
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -228,47 +228,53 @@ def test_what_ansible_itself_cannot_do_is_an_error_that_names_its_log(rack: Rack
 @pytest.mark.ssh
 def test_ansibles_settings_for_a_host_are_honoured_or_refused(rack: Rack) -> None:
     """Relative paths start at the working or the inventory's directory; another user or a password is not ignored."""
-    (host, *_) = rack.ssh.hosts
     rack.write("x.py", "import os\nprint('user', os.getuid())\n")
     for name, path in (("inv/keys/id", rack.ssh.key), ("known", rack.ssh.known_hosts)):
         rack.write(name, path.read_text()).chmod(0o600)
-    about = f"ansible_host={host.address} ansible_user=root distlaunch_python={sys.executable}"
+    about = f"ansible_user=root distlaunch_python={sys.executable}"
     common = "ansible_ssh_common_args='-F /dev/null -o UserKnownHostsFile=known -o IdentitiesOnly=yes'"
 
-    def ask(more: str, *options: str, **env: str) -> Any:
-        rack.write("inv/hosts.ini", f"n1 {about} {common} {more}\n")
-        words = (
-            "ansible",
-            *(options or ("-i", "inv/hosts.ini")),
-            "--remote-dir",
-            str(rack.remote),
-            "--ship-secrets",
-            "x.py",
-        )
-        return rack.shell(*words, env={"ANSIBLE_TIMEOUT": "5", **env})
+    def inventory(name: str, *settings: str) -> str:
+        hosts = zip(rack.ssh.hosts, settings, strict=False)
+        lines = (f"{host.name} ansible_host={host.address} {about} {common} {more}\n" for host, more in hosts)
+        rack.write(f"inv/{name}.ini", "".join(lines))
+        return f"inv/{name}.ini"
+
+    def ask(*options: str, **env: str) -> Any:
+        words = ("ansible", *options, "--remote-dir", str(rack.remote), "--ship-secrets", "x.py")
+        return rack.open(*words, env={"ANSIBLE_TIMEOUT": "5", **env})
 
     good = "ansible_ssh_private_key_file=keys/id"
-    for done in (
-        ask(good),
-        ask("ansible_private_key_file=inv/keys/id"),
-        ask("", ANSIBLE_PRIVATE_KEY_FILE="inv/keys/id"),
-        ask(good, "--nodes", "1", ANSIBLE_INVENTORY="inv/hosts.ini"),
-        ask(f"{good} ansible_become=true ansible_become_user=root"),
-        ask(f"{good} ansible_become=false ansible_become_user=nobody"),
-    ):
-        assert (done.exit_code, done.stdout) == (0, "user 0\n"), done
     refused = {
         "ansible_private_key_file=keys/other": "its key file keys/other is neither in",
         f"{good} ansible_become=yes ansible_become_user=nobody": "become is set, to nobody: a run is its ssh user's",
         f"{good} ansible_password=x": "a password is given (ansible_password)",
         f"{good} ansible_ssh_pass=x": "a password is given",
     }
-    for more, words in refused.items():
-        done = ask(more)
+    working = (
+        good,
+        "ansible_private_key_file=inv/keys/id",
+        f"{good} ansible_become=true ansible_become_user=root",
+        f"{good} ansible_become=false ansible_become_user=nobody",
+    )
+    by_host, by_setting, other, *wrong = results(
+        ask("-i", inventory("working", *working), "--log-ranks", "all"),
+        ask("-i", inventory("becomes", f"{good} ansible_become_user=nobody"), ANSIBLE_BECOME="1"),
+        ask("-i", "n7,", ANSIBLE_TIMEOUT="1"),
+        *(ask("-i", inventory(f"wrong{number}", more)) for number, more in enumerate(refused)),
+    )
+    by_environment = {
+        "ANSIBLE_PRIVATE_KEY_FILE": "inv/keys/id", "ANSIBLE_INVENTORY": inventory("bare", "")
+    }  # fmt: skip
+    (by_variables,) = results(ask("--nodes", "1", **by_environment))
+
+    assert (by_host.exit_code, sorted(by_host.stdout.splitlines())) == (
+        0, [f"[{rank}:{rank}] user 0" for rank in range(4)]
+    ), by_host  # fmt: skip
+    assert (by_variables.exit_code, by_variables.stdout) == (0, "user 0\n"), by_variables
+    for done, (more, words) in zip(wrong, refused.items(), strict=True):
         assert done.exit_code == 2, (more, done)
         assert f"n1: {words}" in done.stderr, (more, done)
-    by_setting = ask(f"{good} ansible_become_user=nobody", ANSIBLE_BECOME="1")
     assert (by_setting.exit_code, "become is set, to nobody" in by_setting.stderr) == (2, True), by_setting
-    other = ask(good, "-i", "n7,", ANSIBLE_TIMEOUT="1")
     assert other.exit_code == 3
     assert re.search(r"error\[\w+\]: \S", other.stderr)

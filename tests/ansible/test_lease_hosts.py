@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from testbed import wait_until
+from tests.ansible.conftest import results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,25 +61,29 @@ def test_two_runs_share_hosts_by_gpu_and_a_third_is_told_waits_or_takes_what_is_
     second.until("GPUs 2")
     four_gpus.write_text(four_gpus.read_text().replace("GPU-00003, 3,", "GPU-00003, 40960,"))
 
-    refused = rack("--nodes", "2", "--nproc-per-node", "2", "holds.py")
+    refused, unknown = results(
+        rack.start("--nodes", "2", "--nproc-per-node", "2", "holds.py"),
+        rack.start("--nodes", "1", "--env", "CUDA_VISIBLE_DEVICES=0,9", "holds.py"),
+    )
     assert refused.exit_code == 3
     held = rf"GPU 0-1 held by root's run {one} since \d\d:\d\d"
     foreign = r"GPU 3 in use by a process without a lease \(40\.0 GiB of its memory\)"
     assert re.search(rf"n1: {held}; GPU 2 held by root's run two-\S+ since \d\d:\d\d; {foreign}\n", refused.stderr)
     assert re.search(rf"n2: {held}; {foreign}\n", refused.stderr)
     assert "hint: --wait waits for it, --partial takes only hosts that are free, --share uses it" in refused.stderr
-    unknown = rack("--nodes", "1", "--env", "CUDA_VISIBLE_DEVICES=0,9", "holds.py")
     assert "n1: there is no GPU '9' (CUDA_VISIBLE_DEVICES=0,9); GPUs here: 0, 1, 2, 3" in unknown.stderr
     late = rack("--nodes", "1", "--nproc-per-node", "2", "--wait", "--wait-timeout", "1s", "holds.py")
     assert late.exit_code == 3
     assert f"n1: GPU 0-1 held by root's run {one}" in late.stderr
     assert "holds" not in "".join(path.name for path in rack.remote.glob("runs/*/nodes")), "nothing was started"
 
-    free = rack("--partial", "--nproc-per-node", "2", "--log-ranks", "all", "holds.py")
+    free, shared = results(
+        rack.start("--partial", "--nproc-per-node", "2", "--log-ranks", "all", "holds.py"),
+        rack.start("--share", "--nodes", "1", "--nproc-per-node", "4", "holds.py"),
+    )
     assert free.exit_code == 0, free.stderr
     assert re.findall(r"(?m)^(n\d)  +(\d) ", free.stderr) == [("n3", "0"), ("n4", "1")]
     assert "left out: n1: GPU 0-1 held by" in free.stderr
-    shared = rack("--share", "--nodes", "1", "--nproc-per-node", "4", "holds.py")
     assert (shared.exit_code, "GPUs None" in shared.stdout) == (0, True), shared.stderr
 
     waiting = rack.start("--nodes", "2", "--nproc-per-node", "2", "--wait", "--name", "queued", "holds.py")
@@ -115,7 +120,11 @@ def _check_lists(rack: Rack, one: str) -> None:
         f'[clusters.rack]\nbackend = "ansible"\ninventory = ["{inventory}"]\nremote_dir = "{rack.remote}"\n'
         f'python = "{sys.executable}"\n',
     )
-    shown = rack.shell("hosts", "--on", "rack")
+    shown, hosts_json, ls_json = results(
+        rack.open("hosts", "--on", "rack"),
+        rack.open("hosts", "--on", "rack", "--output", "json"),
+        rack.open("ls", "--on", "rack", "--output", "json"),
+    )
     assert re.search(
         rf"(?m)^n1 +up +\d+\.\d on \d+ CPUs  4 of 4 .*GPU 0-1: root's {one} since \d\d:\d\d",
         shown.stdout,
@@ -123,13 +132,11 @@ def _check_lists(rack: Rack, one: str) -> None:
     # It waits for the host that comes first by its own identity, whatever its name.
     assert re.search(r"(?m)^n[12] +up .* root's queued-", shown.stdout), shown.stdout
     assert re.search(r"(?m)^dead +unreachable .*Connection refused", shown.stdout), shown.stdout
-    hosts = {
-        host["host"]: host for host in rack.shell("hosts", "--on", "rack", "--output", "json").json["result"]["hosts"]
-    }
+    hosts = {host["host"]: host for host in hosts_json.json["result"]["hosts"]}
     assert [gpu["gpu"] for gpu in hosts["n3"]["gpus"] if gpu["busy"]] == [3]
     assert {tuple(lease["gpus"]) for lease in hosts["n1"]["leases"]} == {(0, 1), (2,)}
     assert hosts["n3"]["leases"] == []
-    listed = {run["run"]: run for run in rack.shell("ls", "--on", "rack", "--output", "json").json["result"]["runs"]}
+    listed = {run["run"]: run for run in ls_json.json["result"]["runs"]}
     assert listed[one]["gpus"] == {"n1": [0, 1], "n2": [0, 1]}
     assert (listed[one]["hosts"], listed[one]["user"], listed[one]["command"][0]) == (["n1", "n2"], "root", "holds.py")
     assert len(listed) == 2, "neither those that have ended nor the one that waits"

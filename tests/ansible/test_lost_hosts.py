@@ -35,7 +35,8 @@ import sys
 from launcher import spec
 from launcher.backends.ansible import backend, stream
 from launcher.cli import main
-stream._SILENT_S, backend._LOST_S = (10.0, 160.0), 30.0
+from launcher.service import limits
+stream._SILENT_S, backend._LOST_S, limits.HANG_S = (10.0, 160.0), 20.0, 5.0
 whole = spec.JobSpec.job
 spec.JobSpec.job = lambda self, **more: whole(self, **more)._replace(host_timeout_s=7.0)
 sys.exit(main())
@@ -72,7 +73,7 @@ def test_a_host_that_is_cut_off_is_distinguished_from_a_script_that_fails_and_a_
     """Whichever host it is: first that of node 1, then that of node 0, where the others have met."""
     rack.write("again.py", AGAIN)
     options = ("--nodes", "2", "--spares", "2", "--max-restarts", "2", "--log-ranks", "all")
-    launcher = rack.start(*options, "again.py", python=("-c", IMPATIENT), env={"ANSIBLE_TIMEOUT": "20"})
+    launcher = rack.start(*options, "again.py", python=("-c", IMPATIENT), env={"ANSIBLE_TIMEOUT": "10"})
     try:
         for attempt, lost in enumerate((1, 0)):
             launcher.until(f" attempt {attempt} ", count=2)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.ansible.conftest import results
+
 if TYPE_CHECKING:
     from tests.ansible.conftest import Rack
 
@@ -46,12 +48,13 @@ def test_setup_lines_run_before_the_python_of_each_host_and_a_failed_one_names_h
     shown = re.findall(r"yes (file-of-n\d) None None (\S+)", done.stdout)
     assert sorted(shown) == [(f"file-of-n{n}", f"{sys.prefix}/bin/python3") for n in (1, 2)]
 
-    for line, said in (
-        ("test $(uname -n) = n1", "n2: setup failed with code 1: test $(uname -n) = n1\n"),
-        ("no-such-module load x", "n2: setup failed with code 127: no-such-module load x (/bin/bash: line "),
-        ("if [", "n2: setup failed with code 2: see above (/bin/bash: eval: line "),
-    ):
-        failed = rack("--nodes", "2", "--setup", line, "--setup", "export LOADED=no", "show.py")
+    wrong = {
+        "test $(uname -n) = n1": "n2: setup failed with code 1: test $(uname -n) = n1\n",
+        "no-such-module load x": "n2: setup failed with code 127: no-such-module load x (/bin/bash: line ",
+        "if [": "n2: setup failed with code 2: see above (/bin/bash: eval: line ",
+    }
+    asked = (("--nodes", "2", "--setup", line, "--setup", "export LOADED=no", "show.py") for line in wrong)
+    for said, failed in zip(wrong.values(), results(*(rack.start(*words) for words in asked)), strict=True):
         assert (failed.exit_code, said in failed.stderr) == (3, True), failed.stderr
         assert "hint: --setup lines run in bash on each host" in failed.stderr
 
@@ -88,17 +91,21 @@ def test_agents_run_in_the_container_of_each_runtime_with_the_runs_variables_alo
     assert second.startswith(f"apptainer exec --bind {rack.remote}:{rack.remote} --bind ")
     assert "--bind /a:/b --pwd" in second
     assert "s3cr3t" not in log.read_text()
-    missing = rack(*common, "--container-runtime", "singularity", "show.py", env=token)
+    missing, planned = results(
+        rack.start(*common, "--container-runtime", "singularity", "show.py", env=token),
+        rack.start("--dry-run", *common, "show.py", "--output", "json", env=token),
+    )
     assert "n1: there is no singularity on its PATH, which --container-image needs" in missing.stderr
-    planned = rack("--dry-run", *common, "show.py", "--output", "json", env=token)
     assert planned.exit_code == 0, planned.stderr
 
 
 def test_mounts_without_a_container_and_keys_in_setup_lines_are_refused(rack: Rack) -> None:
     rack.write("show.py", SHOW)
 
-    mounts = rack("--container-mounts", "/a:/b", "show.py")
-    key = rack("--setup", "export WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567", "show.py")
+    mounts, key = results(
+        rack.start("--container-mounts", "/a:/b", "show.py"),
+        rack.start("--setup", "export WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567", "show.py"),
+    )
 
     assert "container-mounts without a container\n  hint: name one: --container-image IMAGE" in mounts.stderr
     assert "setup sets WANDB_API_KEY, whose value looks like a key" in key.stderr

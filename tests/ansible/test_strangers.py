@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -40,66 +42,78 @@ def give(top: Path, mode: int | None = None) -> None:
         top.chmod(mode)
 
 
-def spoil(rack: Rack, pattern: str) -> None:
-    """Put a program into files below the remote directory."""
-    found = list(rack.remote.glob(pattern))
-    assert found, pattern
-    for path in found:
-        path.write_text(f"open({str(trap(rack))!r}, 'w')\nraise SystemExit('evil')\n")
+def spoil(rack: Rack, **patterns: str) -> None:
+    """Put a program into files below the remote directories of hosts."""
+    for host in rack.ssh.hosts:
+        pattern = patterns.get(host.name, "")
+        found = list(host.path(rack.remote).glob(pattern)) if pattern else []
+        assert bool(found) is bool(pattern), (host.name, pattern)
+        for path in found:
+            path.write_text(f"open({str(trap(rack))!r}, 'w')\nraise SystemExit('evil')\n")
 
 
 @as_several_users
-def test_no_prepared_directory_is_used_and_no_changed_agent_or_file_runs(rack: Rack) -> None:
+def test_no_directory_that_others_can_change_is_used(rack: Rack) -> None:
+    """Nothing of it is used, and the fix is shown: on each host another one of the directories."""
+    rack.write("x.py", "print('hello')\n")
+    rack.private_disks(*rack.ssh.hosts)
+    odd = (("", 0o755), ("agents", 0o777), ("snapshots", 0o1777), ("runs", 0o755))
+    for host, (name, mode) in zip(rack.ssh.hosts, odd, strict=True):
+        top = host.path(rack.remote)
+        top.chmod(0o755)
+        for each in ("agents", "snapshots", "runs"):
+            (top / each).mkdir(mode=0o700)
+        os.chown(top / name, STRANGER if mode == 0o755 else 0, -1)
+        (top / name).chmod(mode)
+
+    refused = rack("--nodes", "4", "x.py")
+
+    assert refused.exit_code == 3, refused
+    assert "4 of 4 hosts cannot take part" in refused.stderr
+    for host, (name, _) in zip(rack.ssh.hosts, odd, strict=True):
+        assert f"{host.name}: {rack.remote / name} belongs to" in refused.stderr
+    assert "chmod o-w" in refused.stderr
+    assert "DISTLAUNCH_TRUST=" in refused.stderr
+
+
+@as_several_users
+def test_no_changed_agent_or_file_runs(rack: Rack) -> None:
     rack.write("x.py", "import part\nprint('hello', part)\n")
     rack.write("part.py", "")
+    first, second = rack.ssh.hosts[:2]
+    rack.private_disks(first, second)
     ask = ("--nodes", "2", "--log-ranks", "0")
-    first = rack("-v", *ask, "x.py")
-    assert first.exit_code == 0, first.stderr
+    done = rack("-v", *ask, "x.py")
+    assert done.exit_code == 0, done.stderr
     run = rack.id_of("x")
-    agents = rack.remote / "agents"
-
-    # A directory on the hosts that another user owns, or can write to: nothing of it is used, and the fix is shown.
-    for path, mode in (
-        (rack.remote, 0o755),
-        (agents, 0o777),
-        (rack.remote / "snapshots", 0o1777),
-        (rack.remote / "runs", 0o755),
-    ):
-        about = path.stat()
-        os.chown(path, STRANGER if mode == 0o755 else 0, -1)
-        path.chmod(mode)
-        refused = rack(*ask, "x.py")
-        assert refused.exit_code == 3, (path, refused)
-        assert "2 of 2 hosts cannot take part" in refused.stderr
-        assert f"n2: {path} belongs to" in refused.stderr
-        assert "chmod o-w" in refused.stderr or "DISTLAUNCH_TRUST=" in refused.stderr
-        os.chown(path, about.st_uid, about.st_gid)
-        path.chmod(about.st_mode)
 
     # An agent that was changed, or put there before: it is not run, and the right one is installed in its place.
-    for pattern in ("agents/*.pyz/distlaunch_agent/ssh/calls.py", "agents/*.pyz/*/ssh/__pycache__/calls.*.pyc"):
-        spoil(rack, pattern)
-        healed = rack(*ask, "x.py")
-        assert (healed.exit_code, healed.stdout.startswith("hello")) == (0, True), healed
-        assert "does not match its name" in healed.stderr
-        assert not trap(rack).exists()
-        assert rack(*ask, "x.py").stderr.count("does not match its name") == 0
-    (agent,) = agents.glob("*.pyz")
-    (agent / "json.py").write_text(f"open({str(trap(rack))!r}, 'w')\n")
+    sources = "agents/*.pyz/distlaunch_agent/ssh/calls.py"
+    spoil(rack, n1=sources, n2="agents/*.pyz/*/ssh/__pycache__/calls.*.pyc")
+    healed = rack(*ask, "x.py")
+    assert (healed.exit_code, healed.stdout.startswith("hello")) == (0, True), healed
+    for host in (first, second):
+        assert re.search(rf"{host.name}: \S+ does not match its name", healed.stderr), healed.stderr
+    assert not trap(rack).exists()
+    for host in (first, second):
+        (agent,) = host.path(rack.remote).glob("agents/*.pyz")
+        (agent / "json.py").write_text(f"open({str(trap(rack))!r}, 'w')\n")
     assert rack(*ask, "x.py").exit_code == 0
     assert not trap(rack).exists(), "a module of the standard library's name beside the agent"
+    assert rack(*ask, "x.py").stderr.count("does not match its name") == 0
 
     # The same holds for commands that only look.
-    spoil(rack, "agents/*.pyz/distlaunch_agent/ssh/calls.py")
+    spoil(rack, n1=sources, n2=sources)
     shutil.rmtree(rack.cli.runs / run / "nodes")
     (rack.cli.runs / run / "result.json").unlink()
     looked = rack.shell("status", run)
     assert "does not match its name" in looked.stdout, looked
     assert not trap(rack).exists()
-    shutil.rmtree(agents)
+    for host in (first, second):
+        shutil.rmtree(host.path(rack.remote) / "agents")
 
-    # The files that were sent.
-    spoil(rack, "snapshots/*/part.py")
+    # The files that were sent, on the host of node 0, which starts first.
+    spoil(rack, n1="snapshots/*/part.py")
     changed = rack(*ask, "x.py")
     assert changed.exit_code == 3, changed
     assert (
@@ -197,16 +211,21 @@ def test_a_host_cannot_name_a_file_here_that_collecting_a_run_would_write(tmp_pa
     assert good.returncode == 0, good.stdout + good.stderr
     assert (tmp_path / "back/x-1/nodes/0/stream").read_text() == "theirs", "an honest host's"
 
-    for lie in (
-        {"node": "../../../victim", "files": ["authorized_keys"]},
-        {"run": "../victim"},
-        {"files": ["../../../../victim"]},
-    ):
-        told = collect(tmp_path, FACTS | {"time": time.time()}, {"nodes": [honest | lie]})
-        assert not [path for path in tmp_path.rglob("*") if "victim" in str(path)]
-        assert [path.name for path in (tmp_path / "back").rglob("*")] == ["x-1", "nodes", "0", "stream"]
+    def lied(name: str, lie: dict[str, Any]) -> None:
+        shutil.copytree(tmp_path / "back", tmp_path / name / "back")
+        told = collect(tmp_path / name, FACTS | {"time": time.time()}, {"nodes": [honest | lie]})
+        assert [path.name for path in (tmp_path / name / "back").rglob("*")] == ["x-1", "nodes", "0", "stream"]
         assert told.returncode != 0
         assert "its answer is not an agent's" in told.stdout
+
+    lies = {
+        "node": {"node": "../../../victim", "files": ["authorized_keys"]},
+        "run": {"run": "../victim"},
+        "files": {"files": ["../../../../victim"]},
+    }
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lied, lies.keys(), lies.values()))
+    assert not [path for path in tmp_path.rglob("*") if "victim" in str(path)]
 
 
 def test_other_fields_of_a_hosts_problem_are_not_used(tmp_path: Path) -> None:
