@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
@@ -21,6 +21,9 @@ from tests.agent import harness
 from tests.agent.harness import SCRIPTS, Runner
 from tests.agent.test_census import default_signals, differences
 from tests.command import ROOT
+
+if TYPE_CHECKING:
+    from tests.forked import Server
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1200)]
 
@@ -59,7 +62,7 @@ Found = Callable[[str, str], Outcome]
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory, default_signals: None) -> Iterator[Found]:
+def outcome(tmp_path_factory: pytest.TempPathFactory, default_signals: None, torch_server: Server) -> Iterator[Found]:
     """The outcome of a probe in a way, by rank; each way runs once."""
     top = tmp_path_factory.mktemp("able")
     runner = Runner(top)
@@ -92,7 +95,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory, default_signals: None) -> 
                 "text": True,
                 "cwd": SCRIPTS,
             }
-            done = subprocess.run(argv, check=False, timeout=LIMIT_S, **how)
+            done = (torch_server if way == "torchrun" else subprocess).run(argv, check=False, timeout=LIMIT_S, **how)
             assert done.returncode == 0, done.stderr
 
     def found(way: str, name: str) -> Outcome:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.command import Cli
+    from tests.forked import Server
 
 pytestmark = pytest.mark.torch
 
@@ -59,23 +60,25 @@ def read(prefix: Path, ranks: int) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def torchrun(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[dict[str, Any]]]:
+def torchrun(tmp_path_factory: pytest.TempPathFactory, torch_server: Server) -> Callable[..., list[dict[str, Any]]]:
     """What the workers of torchrun saw; each case runs once."""
     seen: dict[str, list[dict[str, Any]]] = {}
 
     def run(target: list[str], ranks: int, env: dict[str, str]) -> list[dict[str, Any]]:
         key = repr((target, ranks, env))
         if key not in seen:
-            seen[key] = under_torchrun(tmp_path_factory.mktemp("torchrun") / "theirs", target, ranks, env)
+            seen[key] = under_torchrun(torch_server, tmp_path_factory.mktemp("torchrun") / "theirs", target, ranks, env)
         return seen[key]
 
     return run
 
 
-def under_torchrun(prefix: Path, target: list[str], ranks: int, env: dict[str, str]) -> list[dict[str, Any]]:
+def under_torchrun(
+    server: Server, prefix: Path, target: list[str], ranks: int, env: dict[str, str]
+) -> list[dict[str, Any]]:
     argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *target, *ARGS]
     environment = {**os.environ, **env, "CENSUS_OUT": str(prefix)}
-    subprocess.run(
+    server.run(
         argv, check=True, timeout=120, env=environment, stdin=subprocess.DEVNULL, capture_output=True, cwd=SCRIPTS
     )
     return read(prefix, ranks)
