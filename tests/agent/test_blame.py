@@ -25,7 +25,7 @@ HANGS = """
 import datetime, os, sys, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 dist.all_reduce(torch.ones(1))
-dist.set_timeout(datetime.timedelta(seconds=3))  # once all are there, however late they have come
+dist.set_timeout(datetime.timedelta(seconds=5))  # once all are there, however late they have come
 if dist.get_rank() in map(int, sys.argv[2].split(",")):
     time.sleep(600)
 {"all_reduce": lambda: dist.all_reduce(torch.ones(1)),

@@ -36,7 +36,7 @@ from launcher import spec
 from launcher.backends.ansible import backend, stream
 from launcher.cli import main
 from launcher.service import limits
-stream._SILENT_S, backend._LOST_S, limits.HANG_S = (10.0, 160.0), 20.0, 5.0
+stream._SILENT_S, backend._LOST_S, limits.HANG_S = (10.0, 160.0), 20.0, 10.0
 whole = spec.JobSpec.job
 spec.JobSpec.job = lambda self, **more: whole(self, **more)._replace(host_timeout_s=7.0)
 sys.exit(main())
