@@ -17,8 +17,9 @@ _COMMANDS = (
     "launcher.backends.ansible.backend", "ansible_runner.interface", "yaml",
     "launcher.backends.kubernetes.backend",
     "kubernetes.", "kubernetes.config", "kubernetes.client.configuration", "kubernetes.client.rest",
+    "launcher.payload.agent_archive:packed", "launcher.payload.agent_archive:parts",
 )  # fmt: skip
-"""The command line, and what its backends import only when they need it."""
+"""The command line, what its backends import only when they need it, and the agent, which every launch packs."""
 
 AT_START = dict(os.environ)
 """This process's variables before it imports modules that set some, as torch and scikit-learn do."""

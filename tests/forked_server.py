@@ -100,7 +100,10 @@ class Server:
                         return task
 
     def _import(self, names: list[str], path: list[str]) -> None:
-        """Import modules; for a name that ends in a dot the bare package, whose parts can be imported one by one."""
+        """Import modules; `MODULE:FUNCTION` is called, too, to keep its result in its cache.
+
+        For a name that ends in a dot only the bare package, whose parts can be imported one by one.
+        """
         Recorder.names = set()
         sys.path[:] = [*path, *self.base_path]
         before = dict(os.environ)
@@ -112,7 +115,10 @@ class Server:
                 if spec is not None:
                     sys.modules[name[:-1]] = importlib.util.module_from_spec(spec)
             else:
-                importlib.import_module(name)
+                module, _, function = name.partition(":")
+                imported = importlib.import_module(module)
+                if function:
+                    getattr(imported, function)()
         os.environ.__class__ = os._Environ
         set_environment(before)
         modules = {
