@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import random
 import re
@@ -17,6 +18,7 @@ import yaml
 
 from testbed import kube_builds, kube_programs
 from tests.k8s.conftest import KINDS
+from tests.k8s.rendering import documents
 from tests.k8s.role import role_rules
 
 if TYPE_CHECKING:
@@ -28,14 +30,14 @@ pytestmark = pytest.mark.k8s
 
 def same(item: Any, run: str) -> Any:
     """An object of this run as it would be in any other: the run's id becomes RUN, also in the agent's request."""
-    return yaml.safe_load(yaml.dump(item, width=10**9).replace(run, "RUN"))
+    return json.loads(json.dumps(item).replace(run, "RUN"))
 
 
 def test_what_is_printed_is_what_is_sent_and_what_the_cluster_has(user: User, proxy: Proxy) -> None:
     (user.cli.directory / "noise.bin").write_bytes(random.Random(1).randbytes(400_000))
     options = ("--nodes", "3", "--gpus-per-node", "2", "--env", "A=b", "--time", "1h", "x.py", "--lr", "1")
     account = replace(user, kubeconfig=user.write("proxy.kubeconfig", proxy.kubeconfig()))
-    printed = list(yaml.safe_load_all(user("k8s", "--dry-run", *options).stdout))
+    printed = documents(user("k8s", "--dry-run", *options).stdout)
     run = account.detached(*options)
     user.wait_pods(run, 3)
 
