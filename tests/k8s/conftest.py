@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -70,6 +71,11 @@ class User:
     ) -> Result:
         """Run distlaunch to its end."""
         return self.cli(*args, env=self.env(env), timeout_s=timeout_s, **more)
+
+    def at_once(self, *commands: tuple[str, ...], env: dict[str, str | None] | None = None) -> list[Result]:
+        """Run several commands at the same time, each to its end."""
+        with ThreadPoolExecutor(len(commands)) as pool:
+            return list(pool.map(lambda words: self(*words, env=env), commands))
 
     def follow(self, *args: str, env: dict[str, str | None] | None = None) -> Follower:
         """Start `distlaunch k8s`, and look at it while it runs."""

@@ -111,17 +111,21 @@ def test_a_run_with_a_second_container_that_is_not_followed_is_ended_by_the_next
     assert pods.state(fails)["state"] == "success", "whatever is left of its pods"
 
 
-@pytest.mark.parametrize(
-    ("command", "words"), [("exit 4", "container first ended with exit code 4"), ("IMAGE", "ImagePull")]
-)
-def test_an_init_container_that_fails_is_named(pods: User, command: str, words: str) -> None:
+def test_an_init_container_that_fails_is_named(pods: User) -> None:
+    """Its program, and its image."""
     if not isinstance(pods.kube, Kube):
         pytest.skip("registries of other clusters have images of any name")
-    text = NATIVE.replace('["true"]', f'[sh, -c, "{command}"]').split("      - {{name: a-mesh")[0]
-    if command == "IMAGE":
-        text = NATIVE.replace("{image}", "distlaunch.test/none:1", 1).split("      - {{name: a-mesh")[0]
+    first = NATIVE.partition("      - {{name: a-mesh")[0]
+    texts = {
+        "container first ended with exit code 4": first.replace('["true"]', '[sh, -c, "exit 4"]'),
+        "ImagePull": first.replace("{image}", "distlaunch.test/none:1"),
+    }
     pods.write("x.py", "print(1)\n")
-    done = pods("k8s", "--start-timeout", "3s", *patch(pods, "first.yaml", "", text), "x.py")
-
-    assert done.exit_code == 1, done.stderr
-    assert words in done.stderr.rpartition("a node failed")[2]
+    runs = {
+        words: pods.follow("--start-timeout", "3s", *patch(pods, f"first-{number}.yaml", "", text), "x.py")
+        for number, (words, text) in enumerate(texts.items())
+    }
+    for words, run in runs.items():
+        done = run.result()
+        assert done.exit_code == 1, done.stderr
+        assert words in done.stderr.rpartition("a node failed")[2]

@@ -41,9 +41,11 @@ def test_files_of_pods_are_fetched_before_they_are_lost(pods: User) -> None:
 
     every = pods("fetch", running.run, "results", "--node", "all", "--to", "every", "--output", "json")
     ends = ("--fetch", "results/*", "--output", "json")
-    done = pods("k8s", "--nodes", "2", *ends, "--name", "ends", "--fetch-node", "all", "writes.py", "fails")
-    one = pods("k8s", "--nodes", "2", *ends, "--name", "one", "--fetch-node", "1", "writes.py")
-    nothing = pods("k8s", "--name", "nothing", "--fetch", "none/**", "--fetch-to", "no", "writes.py")
+    done, one, nothing = pods.at_once(
+        ("k8s", "--nodes", "2", *ends, "--name", "ends", "--fetch-node", "all", "writes.py", "fails"),
+        ("k8s", "--nodes", "2", *ends, "--name", "one", "--fetch-node", "1", "writes.py"),
+        ("k8s", "--name", "nothing", "--fetch", "none/**", "--fetch-to", "no", "writes.py"),
+    )
     late = pods("fetch", done.json["result"]["run"], "results/*", "--to", "late")
     cancelled = pods("cancel", running.run)
 
@@ -89,8 +91,7 @@ def test_what_pods_write_to_a_volume_is_there_for_the_next_launch(pods: User) ->
 
     first = pods("k8s", "--nodes", "2", *kept, "--output", "json", "counts.py")
     pods.write("helper.py", "WORD = 'two'\n")
-    second = pods("k8s", *kept, "counts.py")
-    lost = pods("k8s", "counts.py")
+    second, lost = pods.at_once(("k8s", *kept, "counts.py"), ("k8s", "counts.py"))
     relative = pods("k8s", "--output-dir", "out", "counts.py")
 
     assert first.exit_code == 0, first.stderr

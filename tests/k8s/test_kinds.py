@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +10,7 @@ import yaml
 
 from testbed import wait_until
 from testbed.kube_watch import wait_for
-from tests.k8s.conftest import MORE_KINDS
+from tests.k8s.conftest import KINDS, MORE_KINDS
 from tests.k8s.scripts import FAILS, MEET, WAITS
 
 if TYPE_CHECKING:
@@ -19,6 +18,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(600)]
 
+UNTIMED = {"trainjob": MORE_KINDS["trainjobs"], "pods": KINDS["configmaps"]}
+"""Kinds that no controller removes after their time to live, with the place of their owners."""
+
+TTL = "distlaunch/ttl-seconds"
 WORKLOADS = "/apis/kueue.x-k8s.io/v1beta1/namespaces/{}/workloads"
 
 
@@ -28,12 +31,12 @@ def test_every_kind_gives_each_node_its_rank_and_reports_a_failure(kinds: User) 
     asked = kinds("k8s", "--dry-run=server", "--kind", "trainjob", "--nodes", "2", "meet.py")
     assert asked.exit_code == 0, asked.stderr
     kinds.write("fails.py", FAILS)
-    two = ("--nodes", "2", "--log-ranks", "all", "--ttl", "45s")
-    fails = kinds.follow("--kind", "pytorchjob", *two, "--grace", "5s", "fails.py")
-    torch = kinds.follow("--kind", "pytorchjob", *two, "reduce.py")
-    meet = {
-        kind: kinds.follow("--kind", kind, *two, "meet.py") for kind in ("jobset", "trainjob", "pytorchjob", "pods")
-    }
+    two = ("--nodes", "2", "--log-ranks", "all")
+    brief = (*two, "--ttl", "15s")
+    fails = kinds.follow("--kind", "pytorchjob", *brief, "--grace", "5s", "fails.py")
+    torch = kinds.follow("--kind", "pytorchjob", *brief, "reduce.py")
+    meet = {kind: kinds.follow("--kind", kind, *brief, "meet.py") for kind in ("jobset", "pytorchjob")}
+    meet |= {kind: kinds.follow("--kind", kind, *two, "--ttl", "1h", "meet.py") for kind in UNTIMED}
 
     for kind, follower in meet.items():
         done = follower.result()
@@ -66,18 +69,18 @@ def test_every_kind_gives_each_node_its_rank_and_reports_a_failure(kinds: User) 
 
     wait_until("runs of all kinds to be listed as ended", listed_as_ended)
     elsewhere: dict[str, str | None] = {"DISTLAUNCH_RUNS_DIR": str(kinds.cli.directory / "elsewhere")}
-    for kind in ("trainjob", "pods"):
+    for kind in UNTIMED:
         run = meet[kind].run
         seen = kinds("status", run, "--on", "k8s", "--output", "json", env=elsewhere).json["result"]
         assert (seen["state"], [node["host"] for node in seen["nodes"]].count("")) == ("success", 0), kind
         assert kinds("logs", run, env=elsewhere).stdout.count("sum 3") == 2, kind
 
-    def swept(kind: str) -> bool:
+    for kind, path in UNTIMED.items():  # the next command removes these, controllers the others
         kinds("ls", "--on", "k8s", env={"DISTLAUNCH_KIND": kind})
-        return not kinds.left(meet[kind].run, **MORE_KINDS)
-
-    for kind in ("trainjob", "pods"):  # the next command removes these, controllers the others
-        wait_until(f"the time to live of the {kind} to be over", partial(swept, kind), limit_s=150)
+        owner = f"{path.format(kinds.namespace)}/{meet[kind].run}"
+        assert kinds.kube.api.get(owner)["metadata"]["annotations"][TTL] == "3600"
+        kinds.kube.api.patch(owner, {"metadata": {"annotations": {TTL: "1"}}})
+        kinds("ls", "--on", "k8s", env={"DISTLAUNCH_KIND": kind})
     for follower in (*meet.values(), torch, fails):
         kinds.wait_nothing_left(follower.run, **MORE_KINDS)
 
@@ -117,11 +120,9 @@ def test_cancel_leaves_nothing_of_any_kind(kinds: User) -> None:
     for run in runs.values():
         kinds.wait_printed(run, "ready", 1)
 
-    for kind, run in runs.items():
-        cancelled = kinds("cancel", run)
-        assert cancelled.exit_code == 0, f"{kind}: {cancelled.stderr}"
+    for run, cancelled in zip(runs.values(), kinds.at_once(*(("cancel", run) for run in runs.values())), strict=True):
+        assert cancelled.exit_code == 0, f"{run}: {cancelled.stderr}"
         assert kinds.state(run)["state"] == "cancelled"
-        kinds.wait_nothing_left(run, **MORE_KINDS)
     kinds.wait_nothing_left(**MORE_KINDS)
 
 
@@ -147,24 +148,26 @@ def test_a_refusal_by_admission_ends_a_run_of_any_kind(kinds: User) -> None:
 
 def test_kueue_admits_a_run_and_one_that_waits_reports_it(kinds: User) -> None:
     kueue = {"apiVersion": "kueue.x-k8s.io/v1beta1"}
-    groups = [
-        {"coveredResources": ["cpu"], "flavors": [{"name": "any", "resources": [{"name": "cpu", "nominalQuota": "1"}]}]}
-    ]
-    objects: list[dict[str, Any]] = [
-        {**kueue, "kind": "ResourceFlavor", "metadata": {"name": "any"}},
-        {
-            **kueue,
-            "kind": "ClusterQueue",
-            "metadata": {"name": "ours"},
-            "spec": {"namespaceSelector": {}, "resourceGroups": groups},
-        },
-        {**kueue, "kind": "LocalQueue", "metadata": {"name": "team"}, "spec": {"clusterQueue": "ours"}},
-    ]
+    objects: list[dict[str, Any]] = [{**kueue, "kind": "ResourceFlavor", "metadata": {"name": "any"}}]
+    for queue, quota in (("team", "1"), ("roomy", "9")):
+        flavors = [{"name": "any", "resources": [{"name": "cpu", "nominalQuota": quota}]}]
+        spec = {"namespaceSelector": {}, "resourceGroups": [{"coveredResources": ["cpu"], "flavors": flavors}]}
+        objects += [
+            {**kueue, "kind": "ClusterQueue", "metadata": {"name": f"of-{queue}"}, "spec": spec},
+            {**kueue, "kind": "LocalQueue", "metadata": {"name": queue}, "spec": {"clusterQueue": f"of-{queue}"}},
+        ]
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
     kinds.kube.kubectl("apply", "-n", kinds.namespace, "-f", "-", stdin=text)
     kinds.write("waits.py", WAITS)
     kinds.write("hello.py", "print('hello')\n")
+    kinds.write("meet.py", MEET)
     first = kinds.follow("--queue", "team", "--cpu", "700m", "waits.py")
+    again = kinds.follow("--queue", "roomy", "--cpu", "100m", "waits.py")
+    two = ("--nodes", "2", "--log-ranks", "all", "--cpu", "100m", "meet.py")
+    others = {
+        kind: kinds.follow("--queue", "roomy", "--kind", kind, *two)
+        for kind in ("jobset", "trainjob", "pytorchjob", "pods")
+    }
     first.until("ready")
 
     second = kinds.follow("--queue", "team", "--cpu", "700m", "hello.py")
@@ -177,12 +180,6 @@ def test_kueue_admits_a_run_and_one_that_waits_reports_it(kinds: User) -> None:
     assert (done.exit_code, done.stdout) == (0, "hello\n"), done.stderr
     assert kinds.state(second.run)["state"] == "success"
 
-    kinds.write("meet.py", MEET)
-    two = ("--nodes", "2", "--log-ranks", "all", "--cpu", "100m", "meet.py")
-    others = {
-        kind: kinds.follow("--queue", "team", "--kind", kind, *two)
-        for kind in ("jobset", "trainjob", "pytorchjob", "pods")
-    }
     for kind, follower in others.items():
         done = follower.result()
         assert (done.exit_code, done.stdout.count("sum 3")) == (0, 2), f"{kind}: {done.stderr}"
@@ -190,7 +187,6 @@ def test_kueue_admits_a_run_and_one_that_waits_reports_it(kinds: User) -> None:
     owners = {item["metadata"]["ownerReferences"][0]["kind"] for item in workloads}
     assert owners == {"Job", "JobSet", "TrainJob", "PyTorchJob", "Pod"}, "all of them were Kueue's to admit"
 
-    again = kinds.follow("--queue", "team", "--cpu", "100m", "waits.py")
     again.until("ready")
     admitted = {item["metadata"]["uid"] for item in kinds.kube.api.get(WORKLOADS.format(kinds.namespace))["items"]}
     requeued = kinds("requeue", again.run)

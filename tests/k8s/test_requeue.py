@@ -46,10 +46,10 @@ def test_a_run_is_started_again_whatever_its_end_and_wherever_it_was_launched(po
     assert pods("cancel", cancelled.run).exit_code == 0
     assert (failed.result().exit_code, secret.result().exit_code) == (1, 1)
 
-    first = pods("requeue", failed.run, "--output", "json")
-    unset = pods("requeue", secret.run)
+    first, unset, after_cancel = pods.at_once(
+        ("requeue", failed.run, "--output", "json"), ("requeue", secret.run), ("requeue", cancelled.run)
+    )
     with_it = pods("requeue", secret.run, env={"TOKEN": "other"})
-    after_cancel = pods("requeue", cancelled.run)
 
     assert first.exit_code == 0, first.stdout + first.stderr
     assert first.json["result"] == {"run": failed.run, "attempt": 1}, first.stderr
@@ -189,11 +189,12 @@ def test_runs_of_every_kind_are_started_again(kinds: User) -> None:
     }
     assert {kind: follower.result().exit_code for kind, follower in runs.items()} == dict.fromkeys(runs, 1)
     for number, env in enumerate(({}, elsewhere(kinds)), start=1):
+        names = {kind: follower.run for kind, follower in runs.items()}
+        begun = kinds.at_once(*(("requeue", run, "--on", "k8s") for run in names.values()), env=env)
+        assert [done.exit_code for done in begun] == [0] * 4, begun
+        ended = kinds.at_once(*(("wait", run) for run in names.values()), env=env)
+        assert [done.exit_code for done in ended] == [2 - number] * 4, ended
         for kind, follower in runs.items():
-            done = kinds("requeue", follower.run, "--on", "k8s", env=env)
-            assert done.exit_code == 0, f"{kind}: {done.stderr}"
-        for kind, follower in runs.items():
-            assert kinds("wait", follower.run, env=env).exit_code == 2 - number, kind
             shown = kinds("logs", follower.run, env=env).stdout
             # One of two: the controller deletes the pods of a Job that fails, whose lines no one may have read yet.
             assert f"attempt {number} after " in shown, f"{kind}: {shown}"

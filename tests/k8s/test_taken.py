@@ -29,12 +29,18 @@ def save(*_):
     time.sleep(3)
     sys.exit(143)
 signal.signal(signal.SIGTERM, save)
+told = []
+signal.signal(signal.SIGUSR1, lambda *_: told.append(1))
 print("attempt", attempt, flush=True)
-if attempt == "0" and rank == "{slow}":
-    time.sleep({late})
+late = time.monotonic() + {late}
+while attempt == "0" and rank == "{slow}" and time.monotonic() < late and not told:
+    time.sleep(0.05)
 print("finished", flush=True)
 """
-"""One rank ends later than the others; a rank that is told to end takes longer than a deletion by force allows."""
+"""One rank ends later than the others, at the latest when it is signalled.
+
+A rank that is told to end takes longer than a deletion by force allows.
+"""
 
 
 LATE = """
@@ -101,37 +107,42 @@ def test_a_pod_that_is_taken_when_all_have_finished_changes_nothing(pods: User, 
         assert pods.state(run.run)["state"] == "success", told
 
 
-@pytest.mark.parametrize("node", [0, 1])
-def test_an_agent_that_learns_of_its_deletion_before_the_end_of_the_run_succeeds(
-    pods: User, own_kube: Kube, node: int
-) -> None:
-    """It is stopped while the others end, and finds both when it continues: no node is left to meet its replacement."""
-    run = follow(pods, 1, 20.0)
-    agent = agent_of(own_kube, run.run, node)
-    os.kill(agent, signal.SIGSTOP)
+def test_an_agent_that_learns_of_its_deletion_before_the_end_of_the_run_succeeds(pods: User, own_kube: Kube) -> None:
+    """It is stopped while the others end, and finds both when it continues: no node is left to meet its replacement.
+
+    On node 0 and on node 1, in two runs at once.
+    """
+    runs: list[tuple[int, Follower, int]] = []
     try:
-        other = pod_of(pods, run.run, 1 - node)
-        pods.kube.wait_pods(pods.namespace, "the other to end", lambda found: _has_ended(found, other))
-        take(pods, run.run, node, None)
-        wait_until("the agent to have a signal pending", lambda: _sigterm_is_pending(agent))
+        for node in (0, 1):
+            run = follow(pods, 1, 600.0)
+            runs.append((node, run, _stopped(own_kube, run.run, node)))
+            _finish(own_kube, run.run)
+        for node, run, agent in runs:
+            other = pod_of(pods, run.run, 1 - node)
+            pods.kube.wait_pods(pods.namespace, "the other to end", lambda found, name=other: _has_ended(found, name))
+            take(pods, run.run, node, None)
+            wait_until("the agent to have a signal pending", lambda pid=agent: _sigterm_is_pending(pid))  # type: ignore[misc]
     finally:
-        os.kill(agent, signal.SIGCONT)
+        for *_, agent in runs:
+            os.kill(agent, signal.SIGCONT)
 
-    done = run.result()
-
-    assert done.exit_code == 0, done.stderr
-    assert "attempt 1" not in done.stdout
-    assert job_ends(pods, run.run) == {"Complete"}
-    assert pods.state(run.run)["state"] == "success"
+    for node, run, _ in runs:
+        done = run.result()
+        assert done.exit_code == 0, f"node {node}: {done.stderr}"
+        assert "attempt 1" not in done.stdout
+        assert job_ends(pods, run.run) == {"Complete"}
+        assert pods.state(run.run)["state"] == "success"
 
 
 def test_a_node_0_that_is_lost_when_all_have_succeeded_is_not_waited_for(pods: User, own_kube: Kube) -> None:
     """The follower ends the run, or without one the next command that looks at it: no other node is left to meet it."""
-    followed = follow(pods, 1, 20.0)
-    agents = {followed.run: _stopped(own_kube, followed.run)}
-    alone = pods.detached("--nodes", "2", "--grace", "60s", "ends1-20.0.py")
+    followed = follow(pods, 1, 600.0)
+    alone = pods.detached("--nodes", "2", "--grace", "60s", "ends1-600.0.py")
     pods.wait_printed(alone, "attempt 0", 2)
-    agents[alone] = _stopped(own_kube, alone)
+    agents = {run: _stopped(own_kube, run, 0) for run in (followed.run, alone)}
+    for run in agents:
+        _finish(own_kube, run)
     for run, agent in agents.items():
         other = pod_of(pods, run, 1)
         pods.kube.wait_pods(pods.namespace, "the other to end", lambda found, name=other: _has_ended(found, name))
@@ -148,20 +159,30 @@ def test_a_node_0_that_is_lost_when_all_have_succeeded_is_not_waited_for(pods: U
 
 def agent_of(own_kube: Kube, run: str, node: int) -> int:
     """The process of a node's agent, as this host sees it."""
+    return _process_of(own_kube, run, node, "status", rb"(?m)^NSpid:.*\s1$")
+
+
+def _process_of(own_kube: Kube, run: str, node: int, file: str, says: bytes) -> int:
+    """The process of a node's pod whose file in /proc says that."""
     for process in (process for host in own_kube.nodes for process in host.containers()):
         with suppress(OSError):
-            about = Path(f"/proc/{process.pid}/status").read_text()
             told = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-            if re.search(r"^NSpid:.*\s1$", about, re.MULTILINE) and f"HOSTNAME={run}-{node}".encode() in told:
+            here = f"HOSTNAME={run}-{node}".encode() in told
+            if here and re.search(says, Path(f"/proc/{process.pid}/{file}").read_bytes()):
                 return process.pid
-    raise AssertionError(f"no agent of node {node}")
+    raise AssertionError(f"no such process of node {node}")
 
 
-def _stopped(own_kube: Kube, run: str) -> int:
-    """The agent of node 0, stopped."""
-    agent = agent_of(own_kube, run, 0)
+def _stopped(own_kube: Kube, run: str, node: int) -> int:
+    """The agent of a node, stopped."""
+    agent = agent_of(own_kube, run, node)
     os.kill(agent, signal.SIGSTOP)
     return agent
+
+
+def _finish(own_kube: Kube, run: str) -> None:
+    """Let rank 1 end, which is the slow one."""
+    os.kill(_process_of(own_kube, run, 1, "cmdline", rb"ends1-[\d.]+py"), signal.SIGUSR1)
 
 
 def _sigterm_is_pending(pid: int) -> bool:
