@@ -123,6 +123,15 @@ def test_what_cannot_be_started_again_is_one_error(user: User) -> None:
     said = user("requeue", run)
     assert (said.exit_code, f"{run} waits already: " in said.stderr) == (2, True)
 
+    once = user.detached("--name", "once", "x.py")
+    user.wait_pods(once, 1)
+    assert user("cancel", "--force", once).exit_code == 0
+    assert user("requeue", once).exit_code == 0
+    user.wait_pods(once, 1)
+    there = user("requeue", once, "--on", "k8s", env=elsewhere(user))
+    assert f"{once} waits already: " in there.stderr, "attempt 1, of which no node has told that other machine"
+    assert (there.exit_code, user("cancel", "--force", once).exit_code) == (2, 0)
+
     adopted = user("adopt", run, "--on", "k8s", env=elsewhere(user))
     assert adopted.exit_code == 0, adopted.stderr
     assert user("cancel", "--force", run).exit_code == 0

@@ -196,11 +196,11 @@ def _closed(desk: Desk, launch: tuple[str, ...], part: int, submission_s: float,
             time.sleep(chance.random())
         _close(screen, CONTINUES, f"part {part}")
     (run,) = _runs(desk, name)
-    last, final = f"line {_LINES - 1}", _CODES[ends]
+    last, final = f"line {_LINES - 1}", (_CODES[ends], -signal.SIGHUP)
     with desk.type("attach", run) as meanwhile, desk.type("attach", run) as screen:
         _wait(meanwhile, "line ")
         time.sleep(chance.random() * 2)
-        _close(meanwhile, CONTINUES, run, final)
+        _close(meanwhile, CONTINUES, run, *(final if ends != "stays" else ()))  # a run may have ended meanwhile
         _wait(screen, last)
         assert begun(run) == 1, run
         time.sleep(chance.random() * {"fails": 2.5, "succeeds": 0.6, "stays": 0.0}[ends])
@@ -210,7 +210,7 @@ def _closed(desk: Desk, launch: tuple[str, ...], part: int, submission_s: float,
             screen.type("c")
             screen.until("cancelling")
             time.sleep(chance.random() * 0.3)
-        _close(screen, CONTINUES, run, final, -signal.SIGHUP)
+        _close(screen, CONTINUES, run, *final)
     return run
 
 
