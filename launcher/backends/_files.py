@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING, BinaryIO
 
 from launcher.agent.system import processes
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.02
 _READ_BYTES = 1 << 20
-_READ_ALL_BYTES, _READ_LEAST_BYTES = 4 << 20, 1 << 13
-"""How much is read at once, of all files together, and at least of each: the memory of many files is bounded."""
+_READ_ALL_BYTES, _READ_LEAST_BYTES = 1 << 20, 1 << 13
+"""About how much is read at once, of all files together, and at least of each: the memory of many files is bounded."""
 
 _OTHER_FILES = 64
 """Files that the launcher may have open besides streams; queries and programs must never fail for lack of them."""
@@ -41,17 +42,32 @@ class FileStream:
         self._kept = allow_files(len(self._paths))
         """How many files stay open; the others are opened for each read."""
 
+        self._turns = deque(self._paths)
+        """Files in the order in which they are read."""
+
         self._block = min(_READ_BYTES, max(_READ_LEAST_BYTES, _READ_ALL_BYTES // max(1, len(self._paths))))
 
     def read(self, timeout_s: float) -> list[Chunk]:
         """What was appended to the files."""
         limit = time.monotonic() + timeout_s
         while True:
-            chunks = [chunk for node in self._paths if (chunk := self._read_node(node))]
+            chunks = self._read_some()
             left = limit - time.monotonic()
             if chunks or left <= 0:
                 return chunks
             time.sleep(min(_POLL_S, left))
+
+    def _read_some(self) -> list[Chunk]:
+        """A chunk of each file that has grown; the others have the next turn if it is enough."""
+        chunks, size = [], 0
+        for node in tuple(self._turns):
+            if chunk := self._read_node(node):
+                chunks.append(chunk)
+                size += len(chunk.data)
+            self._turns.rotate(-1)
+            if size >= _READ_ALL_BYTES:
+                break
+        return chunks
 
     def _read_node(self, node: Source) -> Chunk | None:
         with storage.read_errors(self._paths[node]):

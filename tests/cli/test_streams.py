@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
 from launcher.agent.protocol import encode_event
+from launcher.backends._files import FileStream
 from testbed import wait_until
 from tests.cli.following import nothing_is_left, processes, recorded  # noqa: F401 - a fixture
 
@@ -101,3 +103,23 @@ print(len(first), sum(chunk.data == b"more" for chunk in stream.read(0)), len(st
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
 
     assert done.stdout == "64 64 0\n", done.stderr
+
+
+def test_of_many_files_that_grow_at_once_little_is_in_memory_and_each_has_its_turn(tmp_path: Path) -> None:
+    nodes, written = 300, 40_000
+    for node in range(nodes):
+        (tmp_path / f"nodes/{node}").mkdir(parents=True)
+        (tmp_path / f"nodes/{node}/stream").write_bytes(bytes([node % 256]) * written)
+    stream = FileStream(tmp_path, nodes, {})
+    got, reads = Counter[int](), []
+    while chunks := stream.read(0):
+        reads.append(sum(len(chunk.data) for chunk in chunks))
+        for chunk in chunks:
+            assert isinstance(chunk.node, int)
+            assert set(chunk.data) == {chunk.node % 256}
+            got[chunk.node] += len(chunk.data)
+        least = min(got[node] for node in range(nodes))
+        assert max(got.values()) - least <= 1 << 13, "no file has two turns before all have one"
+    stream.close()
+    assert max(reads) < 1.1 * (1 << 20)
+    assert got == dict.fromkeys(range(nodes), written)
