@@ -19,6 +19,9 @@ from launcher.runs import directories
 if TYPE_CHECKING:
     from launcher.results.cluster import Capacity, ExpectedStart
 
+_FREE = ("idle", "planned")
+"""No job has the node; a planned one is kept for a job that waits, and takes shorter ones until then."""
+
 _START = re.compile(r"to start at (\S+) using .* on nodes? (\S+)")
 
 
@@ -28,7 +31,7 @@ def capacity(partition: str) -> Capacity:
     me = users.name_of(os.getuid())
     return _outlook.capacity(
         nodes.listed(partition),
-        lambda host: host["state"] == "idle",
+        lambda host: host["state"] in _FREE,
         waiting=sum(state == "PENDING" for state, _, _ in rows),
         own_runs=len({comment for _, user, comment in rows if user == me and _is_run(comment)}),
     )
