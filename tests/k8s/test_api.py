@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -18,6 +21,7 @@ from launcher.backends.kubernetes import api, submission
 from launcher.backends.kubernetes.api import ApiError, UnreachableError
 from launcher.backends.kubernetes.pod import RUN_LABEL
 from launcher.errors import LaunchError
+from tests.command import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -242,3 +246,37 @@ def test_a_run_that_never_reached_the_api_server_has_ended(tmp_path: Path, distl
     assert "the API server cannot be reached" in done.stderr
     assert "may still be running" not in done.stderr
     assert distlaunch("status", "last", "--output", "json").json["result"]["state"] == "failed"
+
+
+MALLOC = """
+import contextlib, ctypes, sys
+from launcher.backends.kubernetes import api
+from launcher.system import listener
+
+class Info(ctypes.Structure):
+    _fields_ = [("before", 3 * ctypes.c_size_t), ("hblks", ctypes.c_size_t), ("after", 6 * ctypes.c_size_t)]
+
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype, libc.malloc.restype = Info, ctypes.c_void_p
+with listener.told_to(print) if sys.argv[2] == "program" else contextlib.nullcontext():
+    api.connect(sys.argv[1], "", "")
+before = libc.mallinfo2().hblks
+blocks = [libc.malloc(ctypes.c_size_t(20_000)) for _ in range(50)]
+print(libc.mallinfo2().hblks - before > 10)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="not the GNU C library 2.33 or later")
+@pytest.mark.parametrize(("who", "mappings"), [("command", "True"), ("program", "False")])
+def test_how_memory_is_allocated_is_changed_in_our_commands_only(tmp_path: Path, who: str, mappings: str) -> None:
+    """Mappings return OpenSSL's buffers of a followed log, and would slow down a program that uses the Python API."""
+    config = {
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "current-context": "c",
+    }
+    (tmp_path / "config").write_text(json.dumps(config))
+    argv = [sys.executable, "-c", MALLOC, str(tmp_path / "config"), who]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == [mappings], done.stderr

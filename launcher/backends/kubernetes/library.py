@@ -13,11 +13,12 @@ from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from launcher.system import listener
+
 _PACKAGES = ("kubernetes", "kubernetes.utils", "kubernetes.client")
 _LATER = ("oauthlib", "oauthlib.oauth2", "requests_oauthlib")
 _PROCESSES = "multiprocessing"
 """The library only wants to know the number of CPUs from it."""
-
 
 _BUFFER_BYTES = 512
 """Of what a connection has received; http.client's buffers have 8 kB."""
@@ -120,7 +121,8 @@ def keep_small(pools: Any) -> None:
     pools.pool_classes_by_scheme = {**pools.pool_classes_by_scheme, "https": pool}
     pools.connection_pool_kw["retries"] = Retry(False)  # one for all requests: we repeat those that may be repeated
     _share_context(pools.connection_pool_kw)
-    _return_buffers()
+    if not listener.listens():  # this process is a command: what follows holds for all that a process allocates
+        _return_buffers()
 
 
 def _share_context(settings: dict[str, Any]) -> None:
