@@ -105,6 +105,7 @@ class Announcer:
         elif record.name in ("restart", "done"):
             self._again(record.name, fields)
         elif record.name == "debugger":
+            self._workers.finish_prompt()
             self._note(f"{debugged(fields)}; leave it with q")
         elif record.name == "stopping":
             reason = fields.get("reason")  # an agent cannot tell cancellation from preemption

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 from launcher import output
@@ -19,6 +20,11 @@ _HELD_COST_BYTES = 500
 """Memory of a held piece besides its bytes: a node may name any number of ranks."""
 
 BATCH_BYTES = 64 * 1024
+
+_PROMPT_S = 0.1
+"""A prompt is whole if nothing follows for this time: some are written a character at a time."""
+
+_PROMPT_LIMIT_S = 1.0
 
 
 class WorkerOutput:
@@ -37,6 +43,7 @@ class WorkerOutput:
         self._held_bytes = 0
         self._open: dict[int, bool] = {}
         self._batch, self._batch_fd = bytearray(), self._stdout
+        self._passed_at = 0.0
         self.shown = False
         self.closed = False
         """The workers' stdout has no reader any more."""
@@ -70,7 +77,13 @@ class WorkerOutput:
     def pass_on(self, fd: int, data: bytes) -> None:
         """Write bytes from a connection instead of a stream, from any thread."""
         output.write(fd, data)
-        self._open[fd] = not data.endswith(b"\n")
+        self._open[fd], self._passed_at = not data.endswith(b"\n"), time.monotonic()
+
+    def finish_prompt(self) -> None:
+        """Wait until a prompt that comes by `pass_on` is whole, for a second at most."""
+        limit = time.monotonic() + _PROMPT_LIMIT_S
+        while time.monotonic() < min(limit, self._passed_at + _PROMPT_S) and any(self._open.values()):
+            time.sleep(_PROMPT_S / 4)
 
     def hand_over(self, rank: int) -> None:
         """Write held parts of that rank's lines without a newline: `pass_on` gets the rest."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import tracemalloc
 from typing import TYPE_CHECKING
 
@@ -166,3 +167,28 @@ def test_pieces_of_lines_of_any_number_of_ranks_are_shown_when_they_become_too_m
 
     assert b"".join(data for _, data in shown).count(b"\n") == 200_000
     assert workers._held_bytes == 0
+
+
+def test_the_news_of_a_debugger_does_not_cut_its_prompt(
+    shown: list[tuple[int, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The prompt comes over another connection than the event, and at a terminal a character at a time."""
+    monkeypatch.setattr(os, "isatty", lambda _fd: True)
+    workers = WorkerOutput(frozenset({1}))
+    begun = threading.Event()
+
+    def write_prompt() -> None:
+        for character in b"(Pdb) ":
+            workers.pass_on(output.STDOUT, bytes([character]))
+            begun.set()
+            time.sleep(0.01)
+
+    prompt = threading.Thread(target=write_prompt)
+    prompt.start()
+    begun.wait()
+    Announcer(["a"], workers).record(0, Event("debugger", {"rank": 1, "message": "ValueError"}))
+    prompt.join()
+
+    said = b"".join(data for _, data in shown)
+    assert said.startswith(b"(Pdb) \n")
+    assert b"rank 1 stopped in the debugger: ValueError; leave it with q" in said
