@@ -12,7 +12,7 @@ from distlaunch import _inside
 
 if TYPE_CHECKING:
     from distlaunch._call import WorkerError, call
-    from distlaunch._clusters import adopt, cluster_hosts, cluster_overviews, cluster_runs, doctor, settings
+    from distlaunch._clusters import adopt, cluster_hosts, cluster_overviews, cluster_runs, doctor, logins, settings
     from distlaunch._events import CauseKnown, Event, NodeEvent, Progress, StateChanged, WorkerLine
     from distlaunch._plan import Plan, plan, submit
     from distlaunch._result import Cause, Result
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         CommandError,
         ConfigError,
         LaunchError,
+        NotLoggedInError,
         RequestError,
         RunContinuesError,
         RunNotFoundError,
@@ -41,6 +42,7 @@ __all__ = [
     "Event",
     "LaunchError",
     "NodeEvent",
+    "NotLoggedInError",
     "Plan",
     "Progress",
     "RequestError",
@@ -62,6 +64,7 @@ __all__ = [
     "cluster_runs",
     "doctor",
     "get",
+    "logins",
     "plan",
     "prune",
     "runs",
@@ -72,7 +75,15 @@ __all__ = [
 
 _MODULES = {
     "distlaunch._call": ("WorkerError", "call"),
-    "distlaunch._clusters": ("adopt", "cluster_hosts", "cluster_overviews", "cluster_runs", "doctor", "settings"),
+    "distlaunch._clusters": (
+        "adopt",
+        "cluster_hosts",
+        "cluster_overviews",
+        "cluster_runs",
+        "doctor",
+        "logins",
+        "settings",
+    ),
     "distlaunch._events": ("CauseKnown", "Event", "NodeEvent", "Progress", "StateChanged", "WorkerLine"),
     "distlaunch._plan": ("Plan", "plan", "submit"),
     "distlaunch._result": ("Cause", "Result"),

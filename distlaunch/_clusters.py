@@ -9,6 +9,7 @@ from distlaunch._run import Run
 from launcher.service import cluster as clusters
 from launcher.service import clusters as overviews
 from launcher.service import effective, examination, launch, observe, options
+from launcher.service import logins as login_nodes
 from launcher.service.interrupts import Unattended
 from launcher.service.request import resolve
 from launcher.settings import config
@@ -16,7 +17,7 @@ from launcher.settings import config
 if TYPE_CHECKING:
     import os
 
-    from launcher.results.cluster import Examined, Overview, Settings, SurveyedHost
+    from launcher.results.cluster import Examined, LoginState, Overview, Settings, SurveyedHost
     from launcher.results.run import ClusterRun
 
 
@@ -50,6 +51,16 @@ def cluster_overviews(*names: str, **given: Any) -> list[Overview]:
     given = {name: value if value is None else str(value) for name, value in given.items()}
     found = {each["cluster"]: each for each in overviews.overviews(loaded, wanted, given)}
     return [found[name] for name in wanted]
+
+
+@quiet
+def logins(*names: str) -> list[LoginState]:
+    """The login nodes of the clusters in the settings, or of these: the `logins` of `distlaunch login`.
+
+    It opens no connection: only `distlaunch login` asks for a password or a second factor.
+    """
+    found = [login_nodes.named(name) for name in names] if names else [*login_nodes.known().values()]
+    return login_nodes.states(found)
 
 
 @quiet

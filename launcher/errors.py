@@ -7,6 +7,7 @@ LaunchError
 │   ├── UntrustedError      others could change what would be read
 │   └── RunNotFoundError    no run, or more than one, has that id
 ├── BackendUnavailableError the backend's tool or service cannot be reached       exit 3
+│   └── NotLoggedInError    a login node asks for more than keys
 ├── RunContinuesError       the run continues, and was to be waited for             exit 5
 └── CommandError            an operation of distlaunch itself failed              exit 4
     └── StorageError        a directory or file of distlaunch cannot be written or read
@@ -70,6 +71,12 @@ class BackendUnavailableError(LaunchError):
 
     code = "backend_unavailable"
     exit_code = 3
+
+
+class NotLoggedInError(BackendUnavailableError):
+    """A login node asks for more than keys, and no connection to it is open."""
+
+    code = "not_logged_in"
 
 
 class RunContinuesError(LaunchError):

@@ -76,7 +76,7 @@ class SshHosts:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         make_key(made.key, "distlaunch-testbed")
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(_hide_login_files, hosts))
+            list(pool.map(hide_login_files, hosts))
             list(pool.map(made._write_host, hosts))
             made._write_client()
             list(pool.map(made.start_sshd, hosts))
@@ -130,7 +130,7 @@ class SshHosts:
         self.inventory.write_text("".join(("[nodes]\n", *lines, "\n", options)))
 
 
-def _hide_login_files(host: Host) -> None:
+def hide_login_files(host: Host) -> None:
     """Hide this user's login files from the hosts: pyenv's, for one, takes a lock that all hosts would share."""
     files = [str(path) for name in LOGIN_FILES if (path := Path.home() / name).exists()]
     host.run(

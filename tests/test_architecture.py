@@ -16,7 +16,7 @@ LAYERS = (
     {"torchrun", "service"},
     {"console", "doctor"},
     {"backends"},
-    {"settings", "payload"},
+    {"settings", "payload", "login"},
     {"runs"},
     {"spec", "output", "system"},
     {"errors", "results"},

@@ -14,6 +14,7 @@ from launcher.agent.job import Job
 from launcher.agent.network import reach, secure
 from launcher.agent.store import connection, server
 from launcher.agent.stream import backlog, output, sink, writer
+from launcher.backends import _patience
 from launcher.backends._writing import new_key
 from launcher.backends.ansible import backend as ansible
 from launcher.backends.ansible import stream as ansible_stream
@@ -21,6 +22,7 @@ from launcher.backends.kubernetes import config_maps, login, pod, position, side
 from launcher.backends.kubernetes.options import KubernetesOptions
 from launcher.backends.slurm import submitit
 from launcher.backends.slurm.options import SlurmOptions
+from launcher.backends.slurm.site import Site
 from launcher.console import worker_output
 from launcher.doctor import heat_map
 from launcher.runs import lock
@@ -86,7 +88,7 @@ NUMBERS: list[tuple[str, str, tuple[object, ...], tuple[object, ...]]] = [
     ("testing", "the last 200 kB of each", (failures.MAX_BYTES,), (200_000,)),
     ("testing", "The results of the last 20 runs stay", (results.KEPT,), (20,)),
     ("testing", "the ten slowest", (summary.SLOWEST,), (10,)),
-    ("slurm", "at most every 30 s until", (submitit.Queue()._delay_s,), (30,)),
+    ("slurm", "at most every 30 s until", (submitit.Queue(Site())._delay_s,), (30,)),
     ("slurm", "SIGTERM `--lead` (90 s) before the limit", (default(SlurmOptions, "lead"),), (90,)),
     ("slurm", "their grace time (`--grace`, 30 s)", (default(JobOptions, "grace"),), (30,)),
     ("ansible", "30 s after the last message of a lost host", (JOB["host_timeout_s"],), (30,)),
@@ -94,7 +96,7 @@ NUMBERS: list[tuple[str, str, tuple[object, ...], tuple[object, ...]]] = [
     (
         "ansible",
         "nothing for 20 s is opened anew; the limit doubles each time, up to 160 s",
-        ansible_stream._SILENT_S,
+        _patience._SILENT_S,
         (20, 160),
     ),
     ("ansible", "says three times what no agent says", (ansible_stream._GARBLED,), (3,)),

@@ -111,12 +111,17 @@ def _on_slurm(job: Job, parser: argparse.ArgumentParser) -> Tuple[Job, int, int]
     from .schedulers import slurm
 
     try:
+        top = job.directory
         job, rank = slurm.here(job, os.environ)
+        if os.path.exists(os.path.join(top, "files.json")):
+            from .outputs import packs
+
+            job = packs.laid(job, top, rank)
         directory = os.path.join(job.directory, "nodes", str(rank))
         os.makedirs(directory, exist_ok=True)
         stream = os.open(os.path.join(directory, "stream"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.dup2(os.open(os.path.join(directory, "stderr"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), 2)
-    except (slurm.SlurmError, OSError) as error:
+    except (slurm.SlurmError, OSError, EOFError) as error:
         parser.exit(2, f"agent.pyz: {error}\n")
     return job, rank, stream
 

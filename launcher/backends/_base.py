@@ -135,7 +135,7 @@ class Backend(ABC, Generic[P, H, Opts]):
     """Whether it has `open_outputs`."""
 
     shares_outputs: ClassVar[bool] = False
-    """Whether all nodes write their files to a file system that is also here."""
+    """Whether all nodes write their files to the same file system."""
 
     loses_outputs: ClassVar[bool] = False
     """Whether the files of a node are lost when its agent ends, so that it waits until they are fetched."""
@@ -143,13 +143,17 @@ class Backend(ABC, Generic[P, H, Opts]):
     is_here: ClassVar[bool] = False
     """Whether its nodes are this machine: workers can inherit our stdin, and their terminals need no connection."""
 
-    def __init__(self, options: Opts) -> None:
-        self.opts = options
+    def __init__(self, options: Opts, cluster: str | None = None) -> None:
+        self.opts, self.cluster = options, cluster or ""  # the cluster's name in the settings, for messages
 
     @property
     def may_start_again(self) -> bool:
         """Whether the cluster restarts a run that it has stopped; if so, `liveness` decides when the run has ended."""
         return False
+
+    def sees_outputs(self) -> bool:
+        """Whether the file system that nodes share is also here."""
+        return self.shares_outputs
 
     def settings_files(self) -> list[str]:
         """Files other than ours that settings are read from, as found now."""

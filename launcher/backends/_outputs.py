@@ -130,8 +130,12 @@ class RemoteOutputs:
         """End the program at the other end."""
         self._bridge.end()
 
-    def _ask(self, request: Mapping[str, Any], sink: Callable[[bytes], None]) -> dict[str, Any]:
+    def _start(self) -> None:
+        """Limit how long the next answer may take."""
         self._bridge.sock.settimeout(_SILENT_S)
+
+    def _ask(self, request: Mapping[str, Any], sink: Callable[[bytes], None]) -> dict[str, Any]:
+        self._start()
         try:
             self._bridge.sock.sendall(json.dumps(request).encode("ascii") + b"\n")
             while (line := self._line())[:2] != b"a ":
@@ -185,10 +189,14 @@ def _listing(found: Mapping[str, Any]) -> Listing:
     except (KeyError, ValueError, TypeError) as error:
         raise CommandError(f"the node's list of files is not an agent's: {error!r}") from error
     for name, *_ in files:
-        # The name becomes a path here, and hosts are untrusted.
-        if not name or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
-            raise CommandError(f"a node reports a file {name!r}, which is not a path in its directory")
+        check_name(name)
     return listing
+
+
+def check_name(name: str) -> None:
+    """Raise `CommandError` unless it can be the path of a file below a directory here: hosts are untrusted."""
+    if not name or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
+        raise CommandError(f"a node reports a file {name!r}, which is not a path in its directory")
 
 
 def _ending(found: Mapping[str, Any]) -> Ending:

@@ -241,6 +241,24 @@ class Overviews(TypedDict):
     clusters: list[Overview]
 
 
+class LoginState(TypedDict):
+    """The connection to a cluster's login node."""
+
+    cluster: str | None
+    login: str
+    """The login node, as ssh takes it."""
+
+    open: bool
+    lasts: str | None
+    """How long it lasts, for people; null if it was not opened by this command."""
+
+
+class Logins(TypedDict):
+    """Login nodes."""
+
+    logins: list[LoginState]
+
+
 class Setting(TypedDict):
     """One setting."""
 

@@ -53,6 +53,7 @@ COMMANDS: dict[str, tuple[type, ...]] = {
     "adopt": (run.Adopted,),
     "hosts": (cluster.Survey,),
     "clusters": (cluster.Overviews,),
+    "login": (cluster.Logins,),
     "doctor": (cluster.Examined, cluster.Quarantine, cluster.Planned),
     "config": (cluster.Settings,),
 }

@@ -85,4 +85,4 @@ def _backend(settings: config.Config, cluster: str | None, backend_name: str, fl
     own = settings.resolve(backend.options, flags=flags, cluster=profile)
     tell_project(settings, backend.options, own, profile)
     options: Any = config.build(backend.options, own)
-    return backend(options)
+    return backend(options, cluster)

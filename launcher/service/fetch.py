@@ -71,7 +71,7 @@ class Transfer:
         self._backend: AnyBackend = observe.backend_of(run)
         if not self._backend.has_outputs:
             raise BackendUnavailableError(f"{self._backend.name} cannot fetch files")
-        if self._backend.shares_outputs and not patterns:
+        if self._backend.sees_outputs() and not patterns:
             hint = "name what to copy: distlaunch fetch RUN 'results/**'"
             raise RequestError(f"{run.id} has written its files where you can read them", hint=hint)
         self._patterns, self._to, self._nodes = patterns, to, nodes

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from launcher.runs.records import Run
 
 _BLOCK_BYTES = 1 << 20
+_FEW_S = 5.0
 _POLL_S = 3.0
 _LOOK_S = 0.1
 
@@ -80,13 +81,14 @@ def _latest_blocks(directory: Path, node: Source) -> Iterator[bytes]:
 
 
 def _live_blocks(run: Run, backend: AnyBackend, *, follow: bool) -> Iterator[tuple[Source | None, bytes]]:
-    """Blocks from the backend's stream: until the run ends if `follow`, else until no more arrive."""
+    """Blocks from the backend's stream: until the run ends if `follow`, else what arrives in a few seconds."""
     handle = run.known
     stream = backend.open_stream(handle)
     report = status.report_of(run)
     readers = [StreamReader(frozenset(), node) for node in range(len(run.hosts))]
     unknown = tuple[str, ...]("unknown" for _ in run.hosts)
     polled, alive, answer = 0.0, unknown, unknown
+    limit = time.monotonic() + _FEW_S
     try:
         while not report.outcome(alive).final:
             chunks = stream.read(0.2 if follow else 2.0)
@@ -95,7 +97,7 @@ def _live_blocks(run: Run, backend: AnyBackend, *, follow: bool) -> Iterator[tup
                 if isinstance(chunk.node, int):
                     for record in readers[chunk.node].feed(chunk.data):
                         report.add(chunk.node, record)
-            if not chunks and not follow:
+            if not follow and (not chunks or time.monotonic() > limit):
                 return
             if not chunks:
                 yield None, b""

@@ -157,7 +157,7 @@ def chosen(backend_name: str | None, values: Mapping[str, Any], settings: config
     checks.check(backend.options, own)
     tell_project(settings, backend.options, own, cluster)
     _leave_out(cluster.name if cluster else "", own)
-    return Chosen(backend(config.build(backend.options, own)), cluster, own)
+    return Chosen(backend(config.build(backend.options, own), wanted), cluster, own)
 
 
 def tell_project(

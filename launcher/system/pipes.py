@@ -91,6 +91,13 @@ class Pipe:
         assert self._process.stdout
         self.fd = self._process.stdout.fileno()
 
+    def send(self, data: bytes) -> None:
+        """Write to its stdin, as much as a pipe holds. A program that has ended takes nothing."""
+        assert self._process.stdin
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+
     def flooded(self) -> bool:
         """Whether its stderr is too long to be read."""
         return os.fstat(self._stderr.fileno()).st_size > _STDERR_BYTES

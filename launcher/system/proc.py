@@ -49,10 +49,10 @@ class Identity:
 
 
 def run(
-    argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
+    argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None, stdin: bytes = b""
 ) -> subprocess.CompletedProcess[str]:
     """Run a program and capture its output. Raises `CommandError` if it cannot be started or takes too long."""
-    done = run_bytes(argv, timeout_s=timeout_s, env=env)
+    done = run_bytes(argv, timeout_s=timeout_s, env=env, stdin=stdin)
     said = (data.decode(errors="replace") for data in (done.stdout, done.stderr))
     return subprocess.CompletedProcess(done.args, done.returncode, *said)
 
@@ -63,13 +63,12 @@ def in_one_line(said: str) -> str:
 
 
 def run_bytes(
-    argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
+    argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None, stdin: bytes = b""
 ) -> subprocess.CompletedProcess[bytes]:
     """`run` for programs whose output may not be text, such as file names."""
+    given: dict[str, Any] = {"input": stdin} if stdin else {"stdin": subprocess.DEVNULL}
     try:
-        return subprocess.run(
-            list(argv), capture_output=True, timeout=timeout_s, env=env, check=False, stdin=subprocess.DEVNULL
-        )
+        return subprocess.run(list(argv), capture_output=True, timeout=timeout_s, env=env, check=False, **given)
     except subprocess.TimeoutExpired as error:
         raise CommandError(f"{argv[0]} did not end within {timeout_s:.0f} s") from error
     except OSError as error:

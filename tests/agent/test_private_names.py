@@ -236,6 +236,7 @@ def test_a_submitit_that_lacks_a_name_is_named_before_anything_is_written(monkey
     from submitit.slurm.slurm import SlurmInfoWatcher
 
     from launcher.backends.slurm import submitit
+    from launcher.backends.slurm.site import Site
     from launcher.errors import BackendUnavailableError
 
     made_before = SlurmInfoWatcher.__init__
@@ -244,13 +245,13 @@ def test_a_submitit_that_lacks_a_name_is_named_before_anything_is_written(monkey
         made_before(self, delay_s)
         self._info = vars(self).pop("_info_dict")
 
-    submitit.Queue()
+    submitit.Queue(Site())
     monkeypatch.setattr(SlurmInfoWatcher, "__init__", renamed)
 
     with pytest.raises(
         BackendUnavailableError, match=r"does not support submitit [\d.]+: SlurmInfoWatcher lacks _info_dict"
     ):
-        submitit.Queue()
+        submitit.Queue(Site())
 
 
 def test_nothing_is_submitted_by_a_submitit_that_cannot_read_the_answer(
@@ -267,5 +268,5 @@ def test_nothing_is_submitted_by_a_submitit_that_cannot_read_the_answer(
     monkeypatch.delattr(SlurmExecutor, "_get_job_id_from_submission_command")
 
     with pytest.raises(BackendUnavailableError, match="SlurmExecutor lacks _get_job_id_from_submission_command"):
-        submitit.send(tmp_path / "job")
+        submitit.send(str(tmp_path / "job"))
     assert not (tmp_path / "asked").exists()

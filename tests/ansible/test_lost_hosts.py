@@ -33,10 +33,11 @@ if attempt != "2":
 IMPATIENT = """
 import sys
 from launcher import spec
-from launcher.backends.ansible import backend, stream
+from launcher.backends import _patience
+from launcher.backends.ansible import backend
 from launcher.cli import main
 from launcher.service import limits
-stream._SILENT_S, backend._LOST_S, limits.HANG_S = (10.0, 160.0), 20.0, 10.0
+_patience._SILENT_S, backend._LOST_S, limits.HANG_S = (10.0, 160.0), 20.0, 10.0
 whole = spec.JobSpec.job
 spec.JobSpec.job = lambda self, **more: whole(self, **more)._replace(host_timeout_s=7.0)
 sys.exit(main())

@@ -115,6 +115,12 @@ def clusters(here: Path) -> None:
     assert next((each["cluster"], each["nodes"], each["problem"] is None) for each in ours) == ("lab", 1, True)
 
 
+def login(here: Path) -> None:
+    (here / "distlaunch.toml").write_text('[clusters.far]\nbackend = "slurm"\nlogin = "me@far.invalid"\n')
+    theirs, ours = result_of(here, "login")["logins"], distlaunch.logins()
+    assert ours == theirs == [{"cluster": "far", "login": "me@far.invalid", "open": False, "lasts": None}]
+
+
 def status(here: Path) -> None:
     run = ended(here, "fail")
     assert result_of(here, "status", run) == distlaunch.get(run).status()
@@ -271,6 +277,7 @@ CALLS: dict[str, Callable[[Path], None]] = {
     "adopt": adopt,
     "hosts": hosts,
     "clusters": clusters,
+    "login": login,
     "config": config,
     "doctor": doctor,
     "torchrun": torchrun,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from launcher.backends.slurm import control, submitit
+from launcher.backends.slurm.site import Site
 from launcher.errors import BackendUnavailableError
 from tests.slurm.commands import pretend
 
@@ -87,7 +89,7 @@ def test_an_sbatch_that_does_not_end_is_a_controller_that_does_not_answer(
     monkeypatch.setattr(submitit, "_SBATCH_S", 0.5)
 
     with pytest.raises(BackendUnavailableError, match=r"sbatch did not end within") as raised:
-        control.send(submitit.Queue(), tmp_path)
+        control.send(submitit.Queue(Site()), tmp_path, partial(submitit.send, str(tmp_path / "job.sbatch")))
 
     assert raised.value.exit_code == 3
     assert raised.value.in_part

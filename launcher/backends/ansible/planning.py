@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import output
 from launcher.agent.failures import Failure
 from launcher.agent.forkserver.guess import SURELY
 from launcher.agent.forkserver.program import Program
@@ -15,12 +12,13 @@ from launcher.backends.ansible import ansible_config as config
 from launcher.backends.ansible import inventory, playbook
 from launcher.backends.ansible.plan import AnsiblePlan
 from launcher.errors import SpecError
-from launcher.payload import project, scripts, setup_lines, snapshot
+from launcher.payload import project, scripts, setup_lines
 from launcher.spec import parse_duration, parse_size
 from launcher.system import amounts, trust
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from launcher.backends.ansible.inventory import Host
     from launcher.backends.ansible.options import AnsibleOptions
@@ -149,19 +147,9 @@ def _of_files(files: Snapshot | None, cwd: str) -> dict[str, Any]:
 
 def _files(options: AnsibleOptions, spec: JobSpec, runs_root: Path) -> tuple[Snapshot | None, list[str]]:
     """The files to send, and the command relative to them: workers start in their top directory."""
-    command, also = list(spec.command), []
-    bundled = spec.kind == "script" and scripts.is_bundled(command[0])
+    bundled = spec.kind == "script" and scripts.is_bundled(spec.command[0])
     if options.in_place and not bundled:
-        return None, command
-    root = Path(spec.cwd)
-    if spec.kind == "script":
-        script = Path(os.path.abspath(os.path.join(spec.cwd, command[0])))
-        root = script.parent if bundled or not script.is_relative_to(root) else root
-        command[0] = str(script.relative_to(root))
-        also = [command[0]]
+        return None, list(spec.command)
     limit = parse_size(options.snapshot_limit, "snapshot-limit")
-    how: dict[str, Any] = {"ship_secrets": spec.ship_secrets, "links": spec.links}
-    found = snapshot.collect(root, limit_bytes=limit, also=also, leave_out=[runs_root], **how)
-    for warning in found.warnings:
-        output.warn(warning)
+    found, _, command = project.files(spec, runs_root, limit_bytes=limit)
     return found, command

@@ -14,10 +14,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.backends._copy import Copy
 from launcher.backends._files import FileStream, allow_files
+from launcher.backends._patience import Patience
 from launcher.backends.ansible import ssh
 from launcher.backends.ansible.frames import FrameError, Frames
-from launcher.backends.ansible.stream_copy import Copy
 from launcher.errors import CommandError
 from launcher.system import pipes, proc
 
@@ -28,50 +29,12 @@ if TYPE_CHECKING:
     from launcher.backends.ansible.handle import AnsibleHandle, Node
     from launcher.runs.liveness import NodeState
 
-_SILENT_S = (20.0, 160.0)
-"""A host that does not even send a keep-alive for this long is disconnected. The limit doubles each time, up to the
-second value, so that a slow login on a busy host can finish eventually."""
-
 _FILES_PER_NODE = 5
 """The stream file as it is written and as it is read, and a connection's stdin, stdout and stderr."""
 
-_PAUSE_S = (0.5, 10.0)
 _READ_BYTES = 1 << 20
 _GARBLED = 3
 """After this many answers that no agent sends, a host is not asked again."""
-
-
-class Patience:
-    """How long a host may be silent, and when it is asked again."""
-
-    def __init__(self) -> None:
-        self.heard_at = self._next_try = time.monotonic()
-        self.renew()
-
-    def renew(self) -> None:
-        """Reset to the initial values: the host responds."""
-        self._pause_s, self._silent_s = _PAUSE_S[0], _SILENT_S[0]
-
-    def heard(self) -> None:
-        """Note that data has arrived, or that a connection has just been opened."""
-        self.heard_at = time.monotonic()
-
-    def is_over(self) -> bool:
-        """Whether it has been silent for too long."""
-        return time.monotonic() - self.heard_at > self._silent_s
-
-    def grow(self) -> None:
-        """Let the next connection be silent for longer."""
-        self._silent_s = min(self._silent_s * 2, _SILENT_S[1])
-
-    def pause(self) -> None:
-        """Delay the next connection, for longer each time."""
-        self._next_try = time.monotonic() + self._pause_s
-        self._pause_s = min(self._pause_s * 1.7, _PAUSE_S[1])
-
-    def may_try(self) -> bool:
-        """Whether it is time to connect again."""
-        return time.monotonic() >= self._next_try
 
 
 class _Odd:

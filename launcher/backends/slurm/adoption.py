@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from launcher.backends.slurm.handle import SlurmHandle
     from launcher.backends.slurm.jobs import Job
     from launcher.backends.slurm.options import SlurmOptions
+    from launcher.backends.slurm.site import Site
 
 _NUMBER = re.compile(r"(?:slurm:)?(\d+)(?:_(\d+))?(\.\d+)?")
 _MANY = 100_000
 
 
-def adopt(text: str, runs_root: Path, options: SlurmOptions) -> records.Run:
+def adopt(site: Site, text: str, runs_root: Path, options: SlurmOptions) -> records.Run:
     """Add the run with that job id, id, or start of an id. `ID/3` and `4711_3` are tasks, `4711.0` is a step.
 
     Our own run is added as a link to its directory. Another user's gets a directory here, for its outcome.
@@ -34,23 +35,23 @@ def adopt(text: str, runs_root: Path, options: SlurmOptions) -> records.Run:
     if number:
         step = bool(number[3])
         name, index = (text.removeprefix("slurm:"), "") if step else (number[1], number[2] or "")
-    found = _find(name, by_number=number is not None)
+    found = _find(site, name, by_number=number is not None)
     path = runs_root / found[0].run
     if os.path.lexists(path):
         raise RequestError(f"{path.name} is already known here", hint=f"distlaunch status {path.name}")
     directory = found[0].directory
-    if directory and _is_ours(Path(directory), path.name):
+    if directory and not site.login and _is_ours(Path(directory), path.name):
         directories.link(runs_root, Path(directory))
     else:
-        _record(path, found, options)
+        _record(site, path, found, options)
     return directories.find(runs_root, f"{path.name}/{index}" if index else path.name)
 
 
-def _find(text: str, *, by_number: bool) -> list[Job]:
+def _find(site: Site, text: str, *, by_number: bool) -> list[Job]:
     """The last job of the run, with all tasks that are known of an array."""
-    known = jobs.everything()
+    known = jobs.everything(site)
     if by_number:
-        found = _by_number(known, text) or _by_number(jobs.accounted(f"--jobs={text.partition('.')[0]}"), text)
+        found = _by_number(known, text) or _by_number(jobs.accounted(site, f"--jobs={text.partition('.')[0]}"), text)
     else:
         found = [job for job in known if job.run.startswith(text)]
     names = sorted({job.run for job in found})
@@ -78,9 +79,10 @@ def _is_ours(directory: Path, run: str) -> bool:
     return not read.damaged and read.handle is not None
 
 
-def _record(path: Path, found: list[Job], options: SlurmOptions) -> None:
+def _record(site: Site, path: Path, found: list[Job], options: SlurmOptions) -> None:
     """Create the directory of another user's run, of which only what is harmless is taken over."""
-    job, spec = found[0], jobs.spec(found[0].directory)
+    job = found[0]
+    spec = jobs.specs(site, [job.directory]).get(job.directory, {})
     hosts, nodes = jobs.hosts(job), _number(spec, "max_nodes", int(job.nodes) if job.nodes.isdigit() else 1)
     grace, tasks = spec.get("grace_s"), jobs.indices(found)
     planned = [{"node_rank": rank, "host": host, "workers": None} for rank, host in enumerate(hosts)][:nodes]
@@ -93,12 +95,11 @@ def _record(path: Path, found: list[Job], options: SlurmOptions) -> None:
         **({"grace_s": grace} if isinstance(grace, (int, float)) and numbers.is_time(grace) else {}),
         **({"tasks": tasks} if tasks else {}),
     }
-    handle: SlurmHandle = {
-        "run_dir": job.directory or str(path),
-        "nodes": nodes,
-        "user": job.user,
-        "elsewhere": job.directory,
-    }
+    handle: SlurmHandle = {"run_dir": str(path) if site.login else job.directory or str(path), "nodes": nodes}
+    if site.login and job.directory:
+        handle.update({"remote": job.directory, "output_dir": str(spec.get("output_dir") or job.directory)})
+    if not site.login or job.user != site.user:
+        handle.update({"user": job.user, "elsewhere": job.directory})
     if job.allocation:
         handle.update({"job_id": job.allocation, "step": job.run, "step_id": job.id})
     else:
@@ -106,7 +107,8 @@ def _record(path: Path, found: list[Job], options: SlurmOptions) -> None:
     cwd = spec.get("cwd")
     run = records.Run(
         id=path.name, path=path, created=job.submitted or directories.created(path.name), backend="slurm",
-        options=asdict(options), command=tuple(jobs.command(spec)), cwd=cwd if isinstance(cwd, str) else "",
+        options=asdict(options), cluster=(site.login.cluster if site.login else "") or None,
+        command=tuple(jobs.command(spec)), cwd=cwd if isinstance(cwd, str) else "",
         nodes=str(nodes), plan=plan, handle=handle,
     )  # fmt: skip
     records.create(run)

@@ -9,7 +9,7 @@ import signal
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.agent.schedulers.slurm import expand
 from launcher.agent.terminal import attach
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from launcher.backends._base import Record
     from launcher.backends.slurm.handle import SlurmHandle
     from launcher.backends.slurm.options import SlurmOptions
+    from launcher.backends.slurm.site import Site
     from launcher.runs.liveness import NodeState
     from launcher.spec import NodeRange
 
@@ -42,7 +43,7 @@ _OF_JOBS: tuple[str, ...] = (
 )
 _OF_JOBS += ("licenses", "wckey", "switches", "sbatch")
 _OF_CLUSTERS = ("SLURM_CONF", "SLURM_JWT")
-_REACHED_S = 60.0
+REACHED_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,48 +178,62 @@ def start(handle: SlurmHandle, cwd: str, within: Allocation, record: Record) -> 
     return about(detached.start_detached(argv, cwd=cwd, env=os.environ, stdout=out, stderr=out, record=note))
 
 
-def state(handle: SlurmHandle) -> tuple[NodeState, str]:
+def state(site: Site, handle: SlurmHandle) -> tuple[NodeState, str]:
     """Running while the step exists, or srun, which may still be waiting for it; then as sacct has it."""
     found: NodeState = "running"
     text = f"a step of job {handle['job_id']}"
     if not _srun_lives(handle):
         try:
-            if not steps.of(handle):
-                said = from_accounting(handle)
+            if not steps.of(site, handle):
+                said = from_accounting(site, handle)
                 return (meaning(said), said) if said else ("ended", "")
         except LaunchError:
             found = "unknown"
     return found, text
 
 
-def send(handle: SlurmHandle, *numbers: int) -> None:
+def send(site: Site, handle: SlurmHandle, *numbers: int) -> None:
     """Signal the step's processes; without a step yet, end the script and its srun, which waits for free nodes."""
-    step = steps.of(handle)
+    step = steps.of(site, handle)
     for number in numbers if step else ():
-        steps.send(str(step), number)
+        steps.send(site, str(step), number)
     if not step and _srun_lives(handle):
         proc.Identity(handle["pid"], handle["ticks"]).send_group(signal.SIGTERM)
 
 
 def terminal(
-    handle: SlurmHandle, directory: Path, node: int, rank: int | None, *, python: str = ""
+    site: Site, handle: SlurmHandle, directory: Path, node: int, rank: int | None, *, python: str = ""
 ) -> pipes.ProgramBridge:
     """Connect through a separate step on that node; without a rank, to a new shell.
 
     `python` replaces an agent's interpreter that is in a container.
     """
     about = storage.read_json(directory / "nodes" / str(node) / "agent.json") or {}
+    words = terminal_words(site, handle, about, directory, (node, rank), python=python)
+    bridge = pipes.ProgramBridge(words, env=_of_no_job(os.environ))
+    bridge.wait_for(attach.CONNECTED, REACHED_S)
+    return bridge
+
+
+def terminal_words(
+    site: Site,
+    handle: SlurmHandle,
+    about: Mapping[str, Any],
+    directory: Path,
+    which: tuple[int, int | None],
+    *,
+    python: str,
+) -> list[str]:
+    """The command for that. `about`: the node's `agent.json`. `directory`: the run's. `which`: node and rank."""
+    node, rank = which
     job, host = str(about.get("job") or job_of(handle)), str(about.get("node"))
-    group = steps.group_of(job, host) if "step" in handle else ""
+    group = steps.group_of(site, job, host) if "step" in handle else ""
     where = [f"--jobid={job}", f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1"]
     where += [f"--het-group={group}"] if group else []
     how = ("--overlap", "--unbuffered", "--mpi=none", "--quiet", "--chdir=/", "--job-name=distlaunch-terminal")
-    agent = (python or str(about.get("python")), str(Path(handle["run_dir"], "agent.pyz")))
+    agent = (python or str(about.get("python")), str(Path(handle.get("remote", handle["run_dir"]), "agent.pyz")))
     own = str(directory / "nodes" / str(node))
-    words = ("--shell", own) if rank is None else ("--attach", own, str(rank))
-    bridge = pipes.ProgramBridge(("srun", *how, *where, *agent, *words), env=_of_no_job(os.environ))
-    bridge.wait_for(attach.CONNECTED, _REACHED_S)
-    return bridge
+    return ["srun", *how, *where, *agent, *(("--shell", own) if rank is None else ("--attach", own, str(rank)))]
 
 
 def _of_no_job(env: Mapping[str, str]) -> dict[str, str]:

@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from launcher import output
-from launcher.backends._base import Backend, PlannedNode, Record, unrecorded
+from launcher.backends._base import Backend, Record, unrecorded
 from launcher.backends._files import FileStream
 from launcher.backends._outlook import Outlook
 from launcher.backends._outputs import SharedOutputs
-from launcher.backends.slurm import allocation, control, reported, requeue, run_files, steps, words
+from launcher.backends.slurm import allocation, behind_login, control, reported, requeue, run_files, steps
+from launcher.backends.slurm import site as sites
 from launcher.backends.slurm.handle import SlurmHandle, directory_of
 from launcher.backends.slurm.options import SlurmOptions
 from launcher.backends.slurm.plan import SlurmPlan
 from launcher.backends.slurm.states import job_of
-from launcher.errors import BackendUnavailableError, LaunchError, RequestError, SpecError, StorageError
-from launcher.payload import scripts
-from launcher.spec import NodeRange, parse_duration
-from launcher.system import storage, trust
+from launcher.errors import BackendUnavailableError, LaunchError, RequestError
+from launcher.runs.liveness import Liveness
+from launcher.system import trust
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.agent.messages import Rendezvous
-    from launcher.backends._base import Written
+    from launcher.backends._base import Stream, Written
+    from launcher.backends._outputs import Outputs
     from launcher.backends.slurm.allocation import Allocation
+    from launcher.backends.slurm.site import Site
     from launcher.backends.slurm.submitit import Queue
     from launcher.payload.snapshot import Snapshot
     from launcher.results.cluster import SurveyedHost
     from launcher.results.run import ClusterRun
-    from launcher.runs.liveness import Liveness
+    from launcher.runs.liveness import NodeState
     from launcher.runs.records import Run
     from launcher.spec import JobSpec
     from launcher.system.pipes import ProgramBridge
@@ -55,84 +55,34 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
     has_outputs: ClassVar[bool] = True
     shares_outputs: ClassVar[bool] = True
     options: ClassVar[type] = SlurmOptions
-    _queue: ClassVar[Queue | None] = None
+    _follows = False
 
     @property
     def may_start_again(self) -> bool:
         """Whether the run is a job of its own: Slurm may requeue that, and only Slurm knows why it stopped a job."""
         return self._within() is None
 
+    @property
+    def site(self) -> Site:
+        """Where Slurm's commands are."""
+        return sites.of(self.opts.login, self.cluster, self.opts.remote_dir)
+
+    def sees_outputs(self) -> bool:
+        """Whether the shared file system is also here."""
+        return self.site.login is None
+
     def _within(self) -> Allocation | None:
-        return None if self.opts.new_job else allocation.allocation(os.environ, self.opts.het_group)
+        return None if self.opts.new_job or self.opts.login else allocation.allocation(os.environ, self.opts.het_group)
 
     def plan(self, spec: JobSpec, run_dir: Path) -> SlurmPlan:
         """The job file and the spec, made without a query to Slurm."""
-        from launcher.backends.slurm import script
+        from launcher.backends.slurm import planning
 
-        within = self._within()
-        if within and spec.all_nodes:
-            spec = replace(spec, nodes=NodeRange(min=within.nodes, max=within.nodes))
-        tasks = self._tasks(spec, within)
-        nodes = allocation.nodes_of(spec.nodes, within) if within else spec.nodes.max
-        copied = self._copied(spec)
-
-        def in_run(path: str, directory: Path = run_dir) -> str:
-            return run_files.in_run(path, directory, copied)
-
-        lead_s = parse_duration(self.opts.lead, "lead")
-        meet: Rendezvous = {"file": str(run_dir / "rendezvous.json")}
-        job = spec.job(run=run_dir.name, directory=str(run_dir), rendezvous=meet)._replace(
-            command=[in_run(spec.command[0]) if spec.kind == "script" else spec.command[0], *spec.command[1:]],
-            cwd=in_run(spec.cwd),
-            output_dir=spec.cwd,
-            max_nodes=nodes,
-            signals_reach_workers=True,
-            end_signal="SIGURG",
-            lead_s=lead_s,
-            time_limit_s=spec.time_limit_s if within else None,  # Slurm enforces that of a job of its own
-            array=bool(tasks),
-        )
-        python = spec.python or ("python3" if self.opts.container_image else run_files.default_python())
-
-        def text(directory: Path) -> str:
-            agent = (python, str(directory / "agent.pyz"), "--spec", str(directory / "spec.json"), "--slurm")
-            how: dict[str, Any] = {"cwd": in_run(spec.cwd, directory), "within": within, "lead_s": lead_s}
-            return script.render(spec, self.opts, run_dir.name, directory, agent, **how)
-
-        workers = None if spec.workers_per_node == "auto" else spec.workers_per_node
-        rows = (PlannedNode(node_rank=rank, host="Slurm's choice", workers=workers) for rank in range(nodes))
-        bundled = spec.kind == "script" and scripts.is_bundled(spec.command[0])
-        return SlurmPlan(
-            run_dir=run_dir, text=text(run_dir), by_hand=text(script.MOVED), job=job, nodes=tuple(rows),
-            bundled=bundled, name=spec.name, within=within, copied=copied, tasks=tasks,
-            snapshot=run_files.collect(spec, copied, run_dir.parent) if copied else None,
-        )  # fmt: skip
-
-    def _tasks(self, spec: JobSpec, within: Allocation | None) -> tuple[int, ...]:
-        """The indices of a job array; empty without one."""
-        tasks = words.indices(self.opts.array) if self.opts.array else ()
-        if within and tasks:
-            raise SpecError(
-                f"--array inside job {within.job_id}: a step cannot be an array",
-                hint="submit jobs of its own with --new-job",
-            )
-        if tasks and spec.wants_keyboard:
-            raise SpecError(
-                "--interactive with --array: many runs cannot share one keyboard", hint="run one of its tasks alone"
-            )
-        return tasks
-
-    def _copied(self, spec: JobSpec) -> Path | None:
-        """The directory to take a snapshot of; None without one."""
-        if not self.opts.snapshot:
-            return None
-        from launcher.payload import snapshot
-
-        return snapshot.root(Path(spec.cwd))
+        return planning.plan(self.opts, self.site, self._within(), spec, run_dir)
 
     def files(self, plan: SlurmPlan) -> Snapshot | None:
         """The files that are copied into the run's directory."""
-        return plan.snapshot
+        return plan.placed.snapshot
 
     def render(self, plan: SlurmPlan) -> Mapping[str, str]:
         """The texts that `submit` writes and sends."""
@@ -149,21 +99,25 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
     def submit(self, plan: SlurmPlan, record: Record = unrecorded) -> SlurmHandle:
         """Write the agent and the spec to the run directory, then call sbatch once; a late answer is looked up."""
         if plan.within is None:
-            if shutil.which("sbatch") is None:
+            if not self.site.has("sbatch"):
                 raise control.no_sbatch()
-            control.check_partition(self.opts.partition, plan.job.min_nodes, plan.text)
-        if plan.job.wants_keyboard and shutil.which("srun") is None:
+            control.check_partition(self.site, self.opts.partition, plan.job.min_nodes, plan.text)
+        if plan.job.wants_keyboard and not self.site.has("srun"):
             raise BackendUnavailableError("srun is not on PATH: a worker's terminal needs it", hint=_NO_SRUN)
-        run_files.fill(plan, plan.run_dir, self.render(plan))
+        from launcher.backends.slurm import submission
+
+        submit = submission.prepared(self.site, plan, self.render(plan))
         where = plan.job.output_dir or plan.job.cwd
         handle: SlurmHandle = {"run_dir": str(plan.run_dir), "nodes": len(plan.nodes), "output_dir": where}
         if plan.within:
             if useless := allocation.useless(self.opts):
                 output.note(f"a step of job {plan.within.job_id}, whose own these are: {', '.join(useless)}")
             return allocation.start(handle, plan.job.cwd, plan.within, record)
+        if self.site.login:
+            handle["remote"] = str(plan.directory)
         handle.update({"comment": f"distlaunch:{plan.run_dir.name}", "name": plan.name})
         record(handle)
-        return _of_job(handle, control.send(self._jobs(), plan.run_dir))
+        return _of_job(handle, control.send(self._jobs(), plan.run_dir, submit))
 
     def recover(self, handle: SlurmHandle) -> SlurmHandle | None:
         """Find the job by its comment, except for `besides`, the job of an earlier attempt."""
@@ -187,57 +141,74 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
             hint = f"launch it again with --array {handle['task']}"
             raise RequestError(f"task {handle['task']} has ended", hint=hint)
         trust.require("run", run_dir / "job.sbatch")  # another user's would be run as ours
-        spec = storage.read_json(run_dir / "spec.json")
-        if spec is None:
-            raise StorageError(f"{run_dir / 'spec.json'} cannot be read")
-        storage.write_whole(run_dir / "spec.json", storage.encode_json({**spec, "attempt": attempt}))
+        from launcher.backends.slurm import submission
+
+        submit = submission.again(self.site, run_dir, attempt)
         begun: SlurmHandle = {**handle, "besides": job_id}
         del begun["job_id"]
         record(begun)
-        return _of_job(handle, control.send(self._jobs(), run_dir, besides=job_id))
+        return _of_job(handle, control.send(self._jobs(), run_dir, submit, besides=job_id))
 
     def found(self) -> list[ClusterRun]:
         """The runs of all users in the queue, and those that have left it lately."""
         from launcher.backends.slurm import jobs
 
-        return jobs.runs()
+        return jobs.runs(self.site)
 
     def hosts(self) -> list[SurveyedHost]:
         """The cluster's nodes, as sinfo lists them."""
         from launcher.backends.slurm import nodes
 
-        return nodes.found()
+        return nodes.found(self.site)
 
     def adopt(self, text: str, runs_root: Path) -> Run:
         """Find the run's job, and from it the run's directory."""
         from launcher.backends.slurm import adoption
 
-        return adoption.adopt(text, runs_root, self.opts)
+        return adoption.adopt(self.site, text, runs_root, self.opts)
 
     def outlook(self, spec: JobSpec, gpus: int | None) -> Outlook:  # noqa: ARG002 - it has an option for GPUs
         """Three queries, the last one with the job file."""
         from launcher.backends.slurm import outlook
 
-        found = outlook.capacity(self.opts.partition)
+        found = outlook.capacity(self.site, self.opts.partition)
         here = SlurmBackend(replace(self.opts, new_job=True))
-        return Outlook(found, outlook.start(here.plan(spec, Path(os.devnull, "run")).text))
+        return Outlook(found, outlook.start(self.site, here.plan(spec, Path(os.devnull, "run")).text))
 
     def liveness(self, handle: SlurmHandle) -> Liveness:
         """Query squeue, then sacct for a job that has left the queue; without accounting, such a job has ended."""
-        return reported.liveness(handle, self._jobs)
+        found = reported.liveness(self.site, handle, self._jobs)
+        if self.site.login and "remote" in handle and not (self._follows and "ended" not in found.nodes):
+            if problem := behind_login.look(self.site.login, handle, self._jobs().asked_at):
+                lost: NodeState = "unknown"
+                return Liveness(nodes=(lost,) * handle["nodes"], detail=problem)
+            found = reported.liveness(self.site, handle, self._jobs)
+        return found
 
-    def open_stream(self, handle: SlurmHandle, offsets: Mapping[int, int] | None = None) -> FileStream:
+    def refresh(self, handle: SlurmHandle) -> None:
+        """Fetch what is new, if it is behind a login node."""
+        if self.site.login:
+            behind_login.refresh(self.site.login, handle)
+
+    def open_stream(self, handle: SlurmHandle, offsets: Mapping[int, int] | None = None) -> Stream:
         """The files that the agents write; reading them puts no load on the controller."""
+        if self.site.login:
+            self._follows = True
+            return behind_login.stream(self.site.login, handle, offsets or {})
         return FileStream(directory_of(handle), handle["nodes"], offsets or {}, job_output=True)
 
     def open_terminal(self, handle: SlurmHandle, node: int, rank: int | None) -> ProgramBridge:
         """Connect through srun on that node, inside the job."""
-        trust.require("run", directory_of(handle) / "nodes" / str(node) / "agent.json")  # it names a program
         python = "python3" if self.opts.container_image else ""
-        return allocation.terminal(handle, directory_of(handle), node, rank, python=python)
+        if self.site.login:
+            return behind_login.terminal(self.site, handle, node, rank, python=python)
+        trust.require("run", directory_of(handle) / "nodes" / str(node) / "agent.json")  # it names a program
+        return allocation.terminal(self.site, handle, directory_of(handle), node, rank, python=python)
 
-    def open_outputs(self, handle: SlurmHandle, node: int) -> SharedOutputs:  # noqa: ARG002 - the same for all nodes
+    def open_outputs(self, handle: SlurmHandle, node: int) -> Outputs:  # noqa: ARG002 - the same for all nodes
         """The directory on the shared file system where the workers write."""
+        if self.site.login:
+            return behind_login.outputs(self.site.login, handle)
         return SharedOutputs(Path(handle["run_dir"]))
 
     def cancel(self, handle: SlurmHandle, *, force: bool = False) -> None:
@@ -249,36 +220,44 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         asked = os.path.exists(directory_of(handle) / "cancel.json")
         end = signal.SIGURG if asked else signal.SIGTERM
         if "step" in handle:
-            allocation.send(handle, signal.SIGKILL if force else end)
+            allocation.send(self.site, handle, signal.SIGKILL if force else end)
             return
         job_id = job_of(handle)
+        if self.site.login and asked:
+            behind_login.mark_cancelled(self.site.login, handle)
         self._jobs().hurry()
-        control.control("scontrol", "update", f"JobId={job_id}", "Requeue=0", check=False)  # no restart on preemption
+        control.control(self.site, "scontrol", "update", f"JobId={job_id}", "Requeue=0", check=False)  # not after it
         try:
             if force:
-                steps.kill_all(job_id)
-                control.cancel(job_id)
+                steps.kill_all(self.site, job_id)
+                control.cancel(self.site, job_id)
             else:
-                control.cancel("--state=PENDING", job_id)
-                control.cancel(f"--signal={end.name.removeprefix('SIG')}", "--state=RUNNING", job_id)
+                control.cancel(self.site, "--state=PENDING", job_id)
+                control.cancel(self.site, f"--signal={end.name.removeprefix('SIG')}", "--state=RUNNING", job_id)
         except LaunchError as error:
             unsent = ("connect failure", "ermission denied")
             # Otherwise a signal may have reached the agents.
             error.in_part = not any(said in error.message for said in unsent)
             raise
 
+    def remove(self, handle: SlurmHandle) -> None:
+        """Remove the run's directory behind a login node; the project's stays."""
+        if self.site.login:
+            behind_login.remove(self.site.login, handle)
+
     def signal(self, handle: SlurmHandle, signum: int) -> None:
         """Have Slurm signal every process of the step."""
         if "step" in handle:
-            allocation.send(handle, signum)
+            allocation.send(self.site, handle, signum)
         else:
-            control.control("scancel", f"--signal={signal.Signals(signum).name.removeprefix('SIG')}", job_of(handle))
+            control.control(
+                self.site, "scancel", f"--signal={signal.Signals(signum).name.removeprefix('SIG')}", job_of(handle)
+            )
 
     def _jobs(self) -> Queue:
-        from launcher.backends.slurm.submitit import Queue
+        from launcher.backends.slurm import submitit
 
-        SlurmBackend._queue = SlurmBackend._queue or Queue()
-        return SlurmBackend._queue
+        return submitit.queue(self.site)
 
 
 _NO_SRUN = "leave --interactive out, or run this where srun is"

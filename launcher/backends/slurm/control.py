@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.backends.slurm.states import out_of_reach
-from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
+from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError, StorageError
 from launcher.system import batch, proc
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from subprocess import CompletedProcess
 
+    from launcher.backends.slurm.site import Site
     from launcher.backends.slurm.submitit import Queue
 
 _CONTROL_S = 60
@@ -37,17 +39,17 @@ def no_sbatch() -> BackendUnavailableError:
     return BackendUnavailableError(f"this is {inside.text}, and no Slurm: sbatch is not on PATH", hint=inside.way_out)
 
 
-def control(*argv: str, check: bool = True) -> None:
+def control(site: Site, *argv: str, check: bool = True) -> None:
     """Run a Slurm command; with `check` a refusal is an error. An unreachable controller always is one."""
-    done, said = ask(*argv)
+    done, said = ask(site, *argv)
     if done.returncode and check and "already completing or completed" not in said:
         raise CommandError(f"{argv[0]}: {said or f'exit code {done.returncode}'}")
 
 
-def ask(*argv: str) -> tuple[CompletedProcess[str], str]:
+def ask(site: Site, *argv: str, stdin: bytes = b"") -> tuple[CompletedProcess[str], str]:
     """Run a Slurm command; returns it and its stderr. An unreachable controller is an error."""
     try:
-        done = proc.run(argv, timeout_s=_CONTROL_S)
+        done = site.run(argv, timeout_s=_CONTROL_S, stdin=stdin)
     except CommandError as error:
         raise BackendUnavailableError(error.message, hint=PING) from error
     said = proc.in_one_line(done.stderr)
@@ -56,22 +58,23 @@ def ask(*argv: str) -> tuple[CompletedProcess[str], str]:
     return done, said
 
 
-def cancel(*argv: str) -> None:
+def cancel(site: Site, *argv: str) -> None:
     """Run scancel. A job that ended or no longer waits is not an error: `--quiet` makes that a silent exit code 1."""
-    done, said = ask("scancel", "--quiet", *argv)
+    done, said = ask(site, "scancel", "--quiet", *argv)
     if done.returncode and said:
         raise CommandError(f"scancel: {said.removeprefix('scancel: error: ')}")
 
 
-def check_partition(partition: str, nodes: int, text: str) -> None:
+def check_partition(site: Site, partition: str, nodes: int, text: str) -> None:
     """Raise `SpecError` for more nodes than exist: Slurm would let such a job wait forever. Warn about unused GPUs.
 
     `text`: the job file.
     """
     try:
-        done, _ = ask("sinfo", "--noheader", "--format=%P|%D|%G")
+        done, _ = ask(site, "sinfo", "--noheader", "--format=%P|%D|%G")
     except BackendUnavailableError as error:
-        raise BackendUnavailableError(error.message, hint=f"nothing was submitted; {PING}") from error
+        error.hint = "; ".join(filter(None, ["nothing was submitted", error.hint]))
+        raise
     if done.returncode:
         return  # sbatch will report what is wrong
     sizes: Counter[str] = Counter()
@@ -103,9 +106,8 @@ def _asks_for_gpus(text: str) -> bool:
     return bool(named) or any(name.startswith(("SBATCH_GPUS", "SBATCH_GRES", "SBATCH_TRES")) for name in os.environ)
 
 
-def send(queue: Queue, run_dir: Path, besides: str = "") -> str:
-    """Run sbatch on the run's job file, once; returns the id of the job, which is not `besides`."""
-    from launcher.backends.slurm import submitit  # takes 130 ms: only a submission pays for it
+def send(queue: Queue, run_dir: Path, submit: Callable[[], str], besides: str = "") -> str:
+    """Call `submit`, which runs sbatch once; returns the id of the job, which is not `besides`."""
 
     def late() -> str | None:
         time.sleep(1)  # a slow controller may still have accepted the job
@@ -113,7 +115,7 @@ def send(queue: Queue, run_dir: Path, besides: str = "") -> str:
 
     look = f"squeue --me --format='%i %k' shows later whether it has the job; the job file is in {run_dir}"
     try:
-        return submitit.send(run_dir / "job.sbatch")
+        return submit()
     except LaunchError as error:
         found = late()
         if found is not None:
@@ -121,10 +123,12 @@ def send(queue: Queue, run_dir: Path, besides: str = "") -> str:
         if isinstance(error, BackendUnavailableError) or out_of_reach(error.message):
             unsure = "connect failure" not in error.message
             raise BackendUnavailableError(error.message, hint=look, in_part=unsure) from error
+        if isinstance(error, StorageError):
+            raise
         raise SpecError(error.message, hint=f"{way_out(error.message)}; the job file is in {run_dir}") from error
     except KeyboardInterrupt as stop:
         if found := late():
-            cancel(found)
+            cancel(queue.site, found)
             raise
         raise BackendUnavailableError("sbatch was stopped before it answered", hint=look, in_part=True) from stop
 

@@ -20,6 +20,9 @@ class SlurmHandle(_Sized, total=False):
     name: str
     """The job's name: Slurm reuses ids."""
 
+    remote: str
+    """The run's directory on the cluster, if it is behind a login node."""
+
     besides: str
     """The job of the previous attempt, which has the same comment."""
 
@@ -33,3 +36,8 @@ class SlurmHandle(_Sized, total=False):
 def directory_of(handle: SlurmHandle) -> Path:
     """The directory in which the nodes write, of the run or of the task of a job array."""
     return Path(handle["run_dir"], *(("tasks", str(handle["task"])) if "task" in handle else ()))
+
+
+def remote_of(handle: SlurmHandle) -> str:
+    """The same behind a login node."""
+    return str(Path(handle["remote"], *(("tasks", str(handle["task"])) if "task" in handle else ())))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import time
 from collections import Counter
 from contextlib import suppress
@@ -17,12 +16,13 @@ from launcher.agent.schedulers.slurm import SlurmError, expand, order
 from launcher.backends.slurm import control, states, steps, words
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError
 from launcher.runs import directories
-from launcher.system import input_file, numbers, proc, storage
+from launcher.system import numbers, proc, storage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
+    from launcher.backends.slurm.site import Site
     from launcher.results.run import ClusterRun, State
 
 _QUEUED = ("%F", "%K", "%T", "%V", "%u", "%D", "%N", "%k", "%j", "%o")
@@ -62,10 +62,10 @@ class Job:
         return self.id.rpartition(".")[0]
 
 
-def queued() -> list[Job]:
+def queued(site: Site) -> list[Job]:
     """The jobs that the controller knows, also some that have ended. Raises `BackendUnavailableError`."""
     argv = ("squeue", "--states=all", "--noheader", f"--format={'|'.join(_QUEUED)}")
-    done, said = control.ask(*argv)
+    done, said = control.ask(site, *argv)
     if done.returncode:
         raise BackendUnavailableError(f"squeue: {said}", hint=control.PING)
     found = []
@@ -91,10 +91,10 @@ def queued() -> list[Job]:
     return found
 
 
-def of_steps() -> list[Job]:
+def of_steps(site: Site) -> list[Job]:
     """The running steps that are runs. Raises `LaunchError`."""
-    found = steps.runs()
-    where = steps.directories_of(found)
+    found = steps.runs(site)
+    where = steps.directories_of(site, found)
     return [
         Job(
             run=step.name,
@@ -112,13 +112,13 @@ def of_steps() -> list[Job]:
     ]
 
 
-def accounted(*which: str) -> list[Job]:
+def accounted(site: Site, *which: str) -> list[Job]:
     """Those that sacct has, by default of the last day; none without accounting. Warns if it does not answer."""
     argv = ("sacct", "--allusers", "--noheader", "--parsable2", f"--format={','.join(_ACCOUNTED)}")
     try:
-        done = proc.run((*argv, *(which or (f"--starttime={_ACCOUNTED_SINCE}",))), timeout_s=_SACCT_S)
+        done = site.run((*argv, *(which or (f"--starttime={_ACCOUNTED_SINCE}",))), timeout_s=_SACCT_S)
     except CommandError as error:
-        if shutil.which("sacct"):
+        if site.has("sacct"):
             output.warn(f"{_MISSING}: {error.message}")
         return []
     if done.returncode:
@@ -173,22 +173,23 @@ def _accounted(row: list[str], run: str, which: tuple[str, str], *, user: str, d
     )
 
 
-def runs() -> list[ClusterRun]:
+def runs(site: Site) -> list[ClusterRun]:
     """The runs of these jobs, the newest last; of a run that was started again, its last job."""
     last: dict[str, list[Job]] = {}
-    for job in everything():
+    for job in everything(site):
         if not last.get(job.run) or (job.submitted, job.id) > (last[job.run][0].submitted, last[job.run][0].id):
             last[job.run] = [job]
         elif job.id == last[job.run][0].id:
             last[job.run].append(job)
-    topology = _topology() if last else ""
-    return sorted((_run(jobs, topology) for jobs in last.values()), key=lambda run: run["created"])
+    topology = _topology(site) if last else ""
+    wanted = specs(site, [jobs[0].directory for jobs in last.values()])
+    return sorted((_run(jobs, topology, wanted) for jobs in last.values()), key=lambda run: run["created"])
 
 
-def everything() -> list[Job]:
+def everything(site: Site) -> list[Job]:
     """The jobs in the queue and the running steps, and those that have left, the newest last."""
-    past = {(job.id, job.tasks): job for job in accounted()}
-    jobs, running = queued(), of_steps()
+    past = {(job.id, job.tasks): job for job in accounted(site)}
+    jobs, running = queued(site), of_steps(site)
     known = {job.id for job in (*jobs, *running)}
     running = [step if step.directory else replace(step, directory=_recorded(past, step)) for step in running]
     found = [*jobs, *running, *(job for job in past.values() if job.id not in known)]
@@ -219,15 +220,15 @@ def hosts(job: Job, topology: str = "") -> list[str]:
         return []
 
 
-def spec(directory: str) -> Mapping[str, Any]:
-    """The agents' request, if the directory is readable: another user may have written anything."""
-    if not directory:
-        return {}
-    try:
-        found = numbers.loads(input_file.read(Path(directory, "spec.json")))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+def specs(site: Site, directories: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+    """The agents' requests in those of these directories that are readable: another user may have written anything."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for path, data in site.read([f"{directory}/spec.json" for directory in directories if directory]).items():
+        with suppress(ValueError, RecursionError):
+            spec = numbers.loads(data)
+            if isinstance(spec, dict):
+                found[path.removesuffix("/spec.json")] = spec
+    return found
 
 
 def command(spec: Mapping[str, Any]) -> list[str]:
@@ -236,7 +237,7 @@ def command(spec: Mapping[str, Any]) -> list[str]:
     return found if isinstance(found, list) and all(isinstance(word, str) for word in found) else []
 
 
-def _run(jobs: list[Job], topology: str) -> ClusterRun:
+def _run(jobs: list[Job], topology: str, specs: Mapping[str, Mapping[str, Any]]) -> ClusterRun:
     first = jobs[0]
     counts = Counter(map(_state, jobs))
     running: tuple[State, ...] = ("running", "pending", "unknown")
@@ -249,7 +250,7 @@ def _run(jobs: list[Job], topology: str) -> ClusterRun:
         "user": first.user,
         "job_id": first.id,
         "hosts": hosts(first, topology),
-        "command": command(spec(first.directory)),
+        "command": command(specs.get(first.directory, {})),
     }
 
 
@@ -280,9 +281,9 @@ def _time(text: str) -> float:
     return 0.0
 
 
-def _topology() -> str:
+def _topology(site: Site) -> str:
     try:
-        done, _ = control.ask("scontrol", "show", "topology")
+        done, _ = control.ask(site, "scontrol", "show", "topology")
     except LaunchError:
         return ""
     return done.stdout if done.returncode == 0 else ""

@@ -11,6 +11,7 @@ from launcher.backends.slurm import control, jobs, states
 from launcher.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
+    from launcher.backends.slurm.site import Site
     from launcher.results.cluster import Lease, SurveyedHost
 
 WIDTHS = {"NodeList": 128, "StateLong": 32, "CPUsLoad": 16, "CPUs": 16, "Gres": 512, "GresUsed": 512, "Reason": 512}
@@ -23,17 +24,17 @@ _FINE = frozenset({"idle", "mixed", "allocated", "completing", "reserved", "plan
 _UNKNOWN = ("", "none", "N/A", "(null)")
 
 
-def found() -> list[SurveyedHost]:
+def found(site: Site) -> list[SurveyedHost]:
     """All nodes that this user may see, in Slurm's order, with who has them. Raises `BackendUnavailableError`."""
-    holders = _holders()
-    return [{**host, "leases": holders.get(host["host"], [])} for host in listed()]
+    holders = _holders(site)
+    return [{**host, "leases": holders.get(host["host"], [])} for host in listed(site)]
 
 
-def listed(partition: str = "") -> list[SurveyedHost]:
+def listed(site: Site, partition: str = "") -> list[SurveyedHost]:
     """The nodes, or those of some partitions, without who has them."""
     columns = ",".join(f"{name}:{width}" for name, width in WIDTHS.items())
     where = f"--partition={partition}" if partition else "--all"
-    done, said = control.ask("sinfo", "--Node", where, "--noheader", f"--Format={columns}")
+    done, said = control.ask(site, "sinfo", "--Node", where, "--noheader", f"--Format={columns}")
     if done.returncode:
         raise BackendUnavailableError(f"sinfo: {said}", hint=control.PING)
     hosts = map(_host, done.stdout.splitlines())
@@ -71,10 +72,10 @@ def _number(text: str) -> float | None:
     return None
 
 
-def _holders() -> dict[str, list[Lease]]:
+def _holders(site: Site) -> dict[str, list[Lease]]:
     """The running runs of distlaunch, by node."""
     leases: dict[str, list[Lease]] = {}
-    for job in jobs.queued():
+    for job in jobs.queued(site):
         if states.meaning(job.state) != "running":
             continue
         with suppress(SlurmError):

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from launcher.backends.slurm import words
+from launcher.errors import SpecError
 from launcher.settings.options import duration, not_below, one_of, option
+from launcher.spec import parse_size
 
 
 def _array(text: str) -> None:
     if text:
         words.indices(text)
+
+
+def _login(text: str) -> None:
+    if text.startswith("-") or any(character.isspace() for character in text):
+        raise SpecError(f"login {text!r} is not a host", hint="write what ssh takes: me@juno.example.org")
+
+
+def _remote_dir(text: str) -> None:
+    if text and not re.fullmatch(r"/[^\n\0]*", text):
+        raise SpecError(f"remote-dir {text!r} is not an absolute path", hint="name a directory that all nodes see")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +89,39 @@ class SlurmOptions:
         executes=True,
         path="at",
         group="job",
+    )
+    login: str = option(
+        "",
+        metavar="[USER@]HOST",
+        help="Login node of the cluster, as ssh takes it; otherwise Slurm's commands are here.",
+        executes=True,
+        check=_login,
+    )
+    remote_dir: str = option(
+        "",
+        metavar="DIR",
+        help="With --login: directory for files and runs, on a file system that all nodes see.",
+        executes=True,
+        check=_remote_dir,
+        group="files",
+    )
+    project_dir: bool = option(
+        True,
+        help="With --login: start in a directory that stays the same for launches from this directory.",
+        group="files",
+    )
+    in_place: bool = option(
+        False,
+        help="With --login: use the working directory, which the cluster sees under the same path; send no files.",
+        executes=True,
+        group="files",
+    )
+    snapshot_limit: str = option(
+        "200MB",
+        metavar="SIZE",
+        help="With --login: maximum size of the files to send.",
+        check=lambda text: parse_size(text, "snapshot-limit"),
+        group="files",
     )
     new_job: bool = option(False, help="Submit a new job even inside an allocation, instead of a step of it.")
     het_group: str = option(

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.agent.system import users
 from launcher.backends import _outlook
 from launcher.backends.slurm import control, nodes
 from launcher.errors import BackendUnavailableError
 from launcher.runs import directories
 
 if TYPE_CHECKING:
+    from launcher.backends.slurm.site import Site
     from launcher.results.cluster import Capacity, ExpectedStart
 
 _FREE = ("idle", "planned")
@@ -25,24 +22,21 @@ _FREE = ("idle", "planned")
 _START = re.compile(r"to start at (\S+) using .* on nodes? (\S+)")
 
 
-def capacity(partition: str) -> Capacity:
+def capacity(site: Site, partition: str) -> Capacity:
     """Two queries. `partition`: only its nodes count."""
-    rows = [_job(line) for line in _jobs()]
-    me = users.name_of(os.getuid())
+    rows = [_job(line) for line in _jobs(site)]
+    me = site.user
     return _outlook.capacity(
-        nodes.listed(partition),
+        nodes.listed(site, partition),
         lambda host: host["state"] in _FREE,
         waiting=sum(state == "PENDING" for state, _, _ in rows),
         own_runs=len({comment for _, user, comment in rows if user == me and _is_run(comment)}),
     )
 
 
-def start(text: str) -> ExpectedStart:
+def start(site: Site, text: str) -> ExpectedStart:
     """When Slurm expects to start this job file, by `sbatch --test-only`, which submits nothing."""
-    with tempfile.TemporaryDirectory(prefix="distlaunch-") as directory:
-        file = Path(directory, "job.sbatch")
-        file.write_text(text, encoding="utf-8")
-        done, said = control.ask("sbatch", "--test-only", str(file))
+    done, said = control.ask(site, "sbatch", "--test-only", stdin=text.encode(errors="surrogateescape"))
     found = _START.search(said)
     if done.returncode or found is None:
         return {"at": None, "how": said.removeprefix("sbatch: error: ").removeprefix("allocation failure: ")}
@@ -52,9 +46,9 @@ def start(text: str) -> ExpectedStart:
     return {"at": at, "how": f"Slurm's estimate, on {found[2]}"}
 
 
-def _jobs() -> list[str]:
+def _jobs(site: Site) -> list[str]:
     done, said = control.ask(
-        "squeue", "--noheader", "--states=PENDING,RUNNING,CONFIGURING", "--array", "--format=%T|%u|%k"
+        site, "squeue", "--noheader", "--states=PENDING,RUNNING,CONFIGURING", "--array", "--format=%T|%u|%k"
     )
     if done.returncode:
         raise BackendUnavailableError(f"squeue: {said}", hint=control.PING)

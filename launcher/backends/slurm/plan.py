@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from launcher.agent.job import Job
     from launcher.backends._base import PlannedNode
     from launcher.backends.slurm.allocation import Allocation
-    from launcher.payload.snapshot import Snapshot
+    from launcher.backends.slurm.placed import Placed
 
 
 class Planned(TypedDict):
@@ -31,6 +31,9 @@ class SlurmPlan:
     """The job file, and the spec that its agents read."""
 
     run_dir: Path
+    directory: Path
+    """The run's directory as the nodes see it."""
+
     text: str
     by_hand: str
     """The job file for a directory that may be moved."""
@@ -46,11 +49,8 @@ class SlurmPlan:
     within: Allocation | None
     """The allocation in which the run is a step; None for a job of its own."""
 
-    copied: Path | None
-    """The directory that is copied for the run, if any."""
-
-    snapshot: Snapshot | None
-    """The files of that directory."""
+    placed: Placed
+    """Where the nodes find the user's files."""
 
     tasks: tuple[int, ...]
     """Indices of a job array."""

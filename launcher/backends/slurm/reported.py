@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from launcher.backends.slurm.handle import SlurmHandle
+    from launcher.backends.slurm.site import Site
     from launcher.backends.slurm.submitit import Queue
     from launcher.runs.liveness import NodeState
 
 
-def liveness(handle: SlurmHandle, queue: Callable[[], Queue]) -> Liveness:
+def liveness(site: Site, handle: SlurmHandle, queue: Callable[[], Queue]) -> Liveness:
     """What squeue reports, then sacct; without accounting, a job or step that is not in the queue has ended."""
     job_id, directory = handle.get("step_id") or job_of(handle), directory_of(handle)
-    found, said, reason = (*allocation.state(handle), "") if "step" in handle else _of_job(handle, queue())
+    found, said, reason = (*allocation.state(site, handle), "") if "step" in handle else _of_job(handle, queue())
     private = "elsewhere" in handle and not os.access(directory, os.R_OK | os.X_OK)
     if private and not said:  # neither its nodes nor Slurm tell how it ended
         found = "unknown"
@@ -59,7 +60,7 @@ def _of_job(handle: SlurmHandle, queue: Queue) -> tuple[NodeState, str, str]:
         return found, said, row["reason"]
     if not queue.reached:
         return "unknown", "squeue does not answer", ""
-    state = from_accounting(handle)
+    state = from_accounting(queue.site, handle)
     return (meaning(state), state, "") if state else ("ended", "", "")
 
 

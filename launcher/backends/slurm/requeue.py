@@ -15,6 +15,7 @@ from launcher.errors import BackendUnavailableError, CommandError, RequestError
 
 if TYPE_CHECKING:
     from launcher.backends.slurm.handle import SlurmHandle
+    from launcher.backends.slurm.site import Site
     from launcher.backends.slurm.submitit import Queue
 
 _ENDS_S = 60.0
@@ -33,7 +34,7 @@ def requeued(queue: Queue, handle: SlurmHandle) -> bool:
             return False
         if meaning(row["state"]) == "pending":
             raise RequestError(f"job {job_id} waits already: {explain(row['reason'])}")
-        if not cancelled and row["state"] != "COMPLETING" and _accepted(handle):
+        if not cancelled and row["state"] != "COMPLETING" and _accepted(queue.site, handle):
             return True
         if time.monotonic() > limit:
             run = Path(handle["run_dir"]).name
@@ -45,10 +46,10 @@ def requeued(queue: Queue, handle: SlurmHandle) -> bool:
         time.sleep(_LOOK_S)
 
 
-def _accepted(handle: SlurmHandle) -> bool:
+def _accepted(site: Site, handle: SlurmHandle) -> bool:
     """Whether Slurm requeues the job; False if the job is just ending."""
     job_id, run = job_of(handle), Path(handle["run_dir"]).name
-    done, said = control.ask("scontrol", "requeue", job_id)
+    done, said = control.ask(site, "scontrol", "requeue", job_id)
     if not done.returncode:
         return True
     if "already completing or completed" in said:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from launcher.agent.failures import Failure
 from launcher.agent.schedulers.slurm import expand
 from launcher.errors import CommandError
-from launcher.system import input_file, proc
+from launcher.system import input_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.backends.slurm.handle import SlurmHandle
+    from launcher.backends.slurm.site import Site
     from launcher.runs.liveness import NodeState
     from launcher.runs.node_report import Cause
 
@@ -139,7 +140,7 @@ def not_started(job_output: Path) -> dict[str, str]:
     return found
 
 
-def from_accounting(handle: SlurmHandle) -> str | None:
+def from_accounting(site: Site, handle: SlurmHandle) -> str | None:
     """The state that sacct has for a job that left the queue; None without accounting, as on many clusters.
 
     Slurm reuses job ids: the name distinguishes our job from others.
@@ -150,7 +151,7 @@ def from_accounting(handle: SlurmHandle) -> str | None:
     fields = "--format=State%40,JobName%200"
     argv = ("sacct", "--jobs", job_of(handle), *whose, *only, "--noheader", "--parsable2", fields)
     try:
-        done = proc.run(argv, timeout_s=_SACCT_S)
+        done = site.run(argv, timeout_s=_SACCT_S)
     except CommandError:
         return None
     rows = [line.split("|", 1) for line in done.stdout.splitlines() if "|" in line]

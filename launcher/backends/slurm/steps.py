@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from launcher.backends.slurm.handle import SlurmHandle
+    from launcher.backends.slurm.site import Site
 
 SENT = re.compile(r"srun .* --spec (/.*)/spec\.json --slurm")
 """What distlaunch runs, as sacct reports it."""
@@ -37,19 +38,21 @@ class Step(NamedTuple):
     nodelist: str
 
 
-def running(*which: str) -> list[Step]:
+def running(site: Site, *which: str) -> list[Step]:
     """The running steps; with an id of a job, only its own. Raises `LaunchError` if the controller does not answer."""
-    done, said = ask("squeue", "--steps", "--noheader", *(f"--jobs={job}" for job in which), "--format=%i|%j|%u|%S|%N")
+    done, said = ask(
+        site, "squeue", "--steps", "--noheader", *(f"--jobs={job}" for job in which), "--format=%i|%j|%u|%S|%N"
+    )
     if done.returncode and "Invalid job id" not in said:
         raise CommandError(f"squeue: {said}")
     rows = (line.strip().split("|") for line in done.stdout.splitlines())
     return [Step(*row) for row in rows if len(row) == len(Step._fields)]
 
 
-def runs() -> list[Step]:
+def runs(site: Site) -> list[Step]:
     """The steps that are runs. In a heterogeneous job, squeue has one row for each group: they are one step."""
     found: dict[str, Step] = {}
-    for step in sorted(running(), key=lambda step: (len(step.id), step.id)):
+    for step in sorted(running(site), key=lambda step: (len(step.id), step.id)):
         if directories.is_id(step.name):
             first = found.setdefault(step.name, step)
             if first is not step:
@@ -57,14 +60,14 @@ def runs() -> list[Step]:
     return list(found.values())
 
 
-def of(handle: SlurmHandle) -> str | None:
+def of(site: Site, handle: SlurmHandle) -> str | None:
     """`JOB.STEP` of a run that is a step, while it runs."""
-    return next((step.id for step in running(handle["job_id"]) if step.name == handle["step"]), None)
+    return next((step.id for step in running(site, handle["job_id"]) if step.name == handle["step"]), None)
 
 
-def group_of(job_id: str, host: str) -> str:
+def group_of(site: Site, job_id: str, host: str) -> str:
     """The group of a heterogeneous job to which the host belongs; empty if the job has no groups."""
-    done, _ = ask("squeue", "--noheader", f"--jobs={job_id}", "--format=%i|%N")
+    done, _ = ask(site, "squeue", "--noheader", f"--jobs={job_id}", "--format=%i|%N")
     for line in done.stdout.splitlines():
         job, _, nodelist = line.strip().partition("|")
         with suppress(SlurmError):
@@ -85,13 +88,13 @@ def count(nodelist: str) -> str:
     return ""
 
 
-def directories_of(found: Iterable[Step]) -> dict[str, str]:
+def directories_of(site: Site, found: Iterable[Step]) -> dict[str, str]:
     """The run's directory by step: from the command line of its srun here, else the default one if it exists."""
     asked = list(found)
     if not asked:
         return {}
     try:
-        done, _ = ask("scontrol", "--oneliner", "show", "steps")
+        done, _ = ask(site, "scontrol", "--oneliner", "show", "steps")
         pids = {step: pid for step, host, pid in _SRUN.findall(done.stdout) if host == socket.gethostname()}
     except LaunchError:
         pids = {}
@@ -114,17 +117,17 @@ def _by_default(step: Step) -> str:
     return ""
 
 
-def send(step: str, number: int) -> None:
+def send(site: Site, step: str, number: int) -> None:
     """Signal the processes of a step."""
     name = signal.Signals(number).name.removeprefix("SIG")
-    done, said = ask("scancel", f"--signal={name}", step)
+    done, said = ask(site, "scancel", f"--signal={name}", step)
     # Slurm 22.05 signals the step and then complains about the job's id.
     if done.returncode and not re.search("already completing|Invalid job id", said):
         raise CommandError(f"scancel: {said.removeprefix('scancel: error: ')}")
 
 
-def kill_all(job_id: str) -> None:
+def kill_all(site: Site, job_id: str) -> None:
     """Send SIGKILL to each step of a job: for the whole job, Slurm would send SIGTERM first and wait for KillWait."""
-    for step in running(job_id):
+    for step in running(site, job_id):
         if step.id.rpartition(".")[2].isdigit():  # not `batch`, the job file itself
-            send(step.id, signal.SIGKILL)
+            send(site, step.id, signal.SIGKILL)

@@ -9,7 +9,8 @@ sbatch is run from here, as submitit leaves it running when interrupted. A contr
 from __future__ import annotations
 
 import contextlib
-import os
+import time
+from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +18,21 @@ from submitit.core.utils import FailedSubmissionError
 from submitit.slurm.slurm import SlurmExecutor, SlurmInfoWatcher
 
 from launcher.backends.slurm.states import job_of
-from launcher.errors import BackendUnavailableError, CommandError
+from launcher.errors import BackendUnavailableError, CommandError, LaunchError
 from launcher.system import proc
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from subprocess import CompletedProcess
 
     from launcher.backends.slurm.handle import SlurmHandle
+    from launcher.backends.slurm.site import Site
 
 _SBATCH_S = 60
 _SQUEUE_S = 30
 _DELAY_S = 30
+_LEAST_S = 2.0
+"""The least time between two queries through a login node."""
+
 _KEPT: dict[str, object] = {
     "_delay_s": _DELAY_S,
     "_num_calls": 0,
@@ -36,22 +41,32 @@ _KEPT: dict[str, object] = {
 }
 """Fields of submitit's watcher with their initial values: submitit reads them, and we write them."""
 
+_PARSER = "_get_job_id_from_submission_command"
 _CALLED = ("_make_command", "get_info", "update_if_long_enough")
 _FIELDS = "%i|%T|%r|%S|%k"
 _NAMES = ("job_id", "state", "reason", "start", "comment")
 
 
-def send(job_file: Path) -> str:
+def send(job_file: str) -> str:
     """Submit the job file and return the job's id; `CommandError` has sbatch's message. Ctrl-C also ends sbatch.
 
     Raises `BackendUnavailableError` if it does not answer in time: the controller may have the job.
     """
-    name = "_get_job_id_from_submission_command"  # abstract in its base class
-    _refuse("SlurmExecutor", [name] * (name not in vars(SlurmExecutor)))
+    check()
     try:
-        done = proc.run(("sbatch", str(job_file)), timeout_s=_SBATCH_S)
+        done = proc.run(("sbatch", job_file), timeout_s=_SBATCH_S)
     except CommandError as error:
         raise BackendUnavailableError(error.message) from error
+    return job_id(done)
+
+
+def check() -> None:
+    """Raise `BackendUnavailableError` if this submitit cannot read sbatch's answer."""
+    _refuse("SlurmExecutor", [_PARSER] * (_PARSER not in vars(SlurmExecutor)))  # abstract in its base class
+
+
+def job_id(done: CompletedProcess[str]) -> str:
+    """The id of the job that sbatch has submitted; `CommandError` has sbatch's message if it has not."""
     said = proc.in_one_line(done.stderr if done.returncode else done.stdout)
     with contextlib.suppress(FailedSubmissionError):
         if done.returncode == 0:
@@ -72,19 +87,23 @@ def _refuse(name: str, lacks: list[str]) -> None:
 class Queue(SlurmInfoWatcher):
     """squeue's rows for all our jobs, from one query; submitit decides when it is repeated."""
 
-    def __init__(self) -> None:
+    def __init__(self, site: Site) -> None:
         super().__init__(delay_s=_DELAY_S)
+        self.site = site
         _refuse("SlurmInfoWatcher", [name for name, value in _KEPT.items() if vars(self).get(name) != value])
         _refuse("SlurmInfoWatcher", [name for name in _CALLED if not callable(getattr(self, name, None))])
         self._users: list[str] = []
         """Other users whose jobs are queried, too."""
+
+        self.asked_at = float("-inf")
+        """When that was last, on the monotonic clock."""
 
         self.reached = True
         self.refusal = ""
         """The error message in place of an answer."""
 
     def _make_command(self) -> list[str]:
-        whose = f"--user={','.join([str(os.getuid()), *self._users])}" if self._users else "--me"
+        whose = f"--user={','.join([self.site.user, *self._users])}" if self._users else "--me"
         return ["squeue", whose, "--array", "--states=all", "--noheader", f"--format={_FIELDS}"]
 
     def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
@@ -99,18 +118,16 @@ class Queue(SlurmInfoWatcher):
 
     def update(self) -> None:
         """Query squeue, with a time limit; without an answer, the known rows stay."""
-        import time
-
         self._num_calls += 1
         try:
-            done = proc.run(self._make_command(), timeout_s=_SQUEUE_S)
-        except CommandError as error:
+            done = self.site.run(self._make_command(), timeout_s=_SQUEUE_S)
+        except LaunchError as error:
             self.reached, self.refusal = False, error.message
         else:
             self.reached, self.refusal = done.returncode == 0, f"squeue: {proc.in_one_line(done.stderr)}"
             if self.reached:
                 self._info_dict = self.read_info(done.stdout)
-        self._last_status_check = time.time()
+        self._last_status_check, self.asked_at = time.time(), time.monotonic()
 
     def hurry(self) -> None:
         """Make the next query immediate and later ones every two seconds: the user is waiting for a run to end."""
@@ -121,6 +138,7 @@ class Queue(SlurmInfoWatcher):
         if (user := handle.get("user")) and user not in self._users:
             self._users.append(user)
             now = True
+        now = now and time.monotonic() - self.asked_at > _LEAST_S * (self.site.login is not None)
         info: dict[str, Any] = self.get_info(job_of(handle), mode="force" if now else "standard")
         return info if info and info.get("comment") == handle["comment"] else None
 
@@ -129,3 +147,9 @@ class Queue(SlurmInfoWatcher):
         self.update()
         ids = (job_id.partition("_")[0] for job_id, row in self._info_dict.items() if row.get("comment") == comment)
         return next((job_id for job_id in ids if job_id != besides), None)
+
+
+@cache
+def queue(site: Site) -> Queue:
+    """The queue of this site, for all its runs."""
+    return Queue(site)

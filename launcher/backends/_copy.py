@@ -15,11 +15,13 @@ _MAKE_ROOM = "the run continues; make room, then: distlaunch logs -f RUN"
 
 
 class Copy:
-    """The local copy of a node's files."""
+    """The local copy of a node's stream, or of another file that only grows."""
 
-    def __init__(self, directory: Path) -> None:
-        self.path = directory / "stream"
-        self._offset = 0
+    def __init__(self, directory: Path, name: str = "stream") -> None:
+        self.path = directory / name
+        self.offset = 0
+        """Where the next bytes go."""
+
         self._room = Room()
 
     def begin(self) -> int:
@@ -27,8 +29,8 @@ class Copy:
         directory = self.path.parent
         with storage_errors(directory):
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._offset = self.path.stat().st_size if self.path.exists() else 0
-        return self._offset
+        self.offset = self.path.stat().st_size if self.path.exists() else 0
+        return self.offset
 
     def add(self, data: bytes) -> None:
         """Write the next part of the stream."""
@@ -37,8 +39,8 @@ class Copy:
             fd = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
             try:
                 while data:  # an almost full disk takes only a part
-                    written = os.pwrite(fd, data, self._offset)
-                    self._offset, data = self._offset + written, data[written:]
+                    written = os.pwrite(fd, data, self.offset)
+                    self.offset, data = self.offset + written, data[written:]
             finally:
                 os.close(fd)
 

@@ -1,0 +1,173 @@
+"""The files that workers have written to a file system behind a login node, where there may be no Python."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from typing import TYPE_CHECKING
+
+from launcher.agent.outputs.tree import SENT_MTIME_S, TreeError, matcher
+from launcher.backends._outputs import Ending, Listed, Listing, RemoteOutputs, check_name
+from launcher.errors import CommandError, RequestError
+from launcher.login import remote
+from launcher.system import pipes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from launcher.login.connection import Login
+
+_FILE = re.compile(rb"f (\d+) (\d+)(?:\.(\d+))? \./(.+)")
+_LEFT_OUT = re.compile(rb"x ([^/]+) \./(.+)")
+_DATA = re.compile(rb"d (\d+) (\d+) (\d+)(?:\.(\d+))?")
+_AFTER = re.compile(rb"a (same|changed) (\S+)")
+_FILES = 200_000
+_SHOWN = 20
+_LONGEST_WORD = 8192
+
+_SERVE = r"""
+cd "$1" 2>/dev/null || exit 24
+top=$(pwd -P)
+times='%s %.9Y'
+stat -c "$times" . >/dev/null 2>&1 || times='%s %Y'
+sum=-
+command -v sha256sum >/dev/null 2>&1 && sum=sha256sum
+export times top
+printf '\ndistlaunch-outputs-1\n%s\n' "$sum"
+while IFS= read -r request; do
+    case $request in
+    'list '*)
+        start=${request#list }
+        start=.${start:+/$start}
+        find "$start" -type f ! -name '*
+*' -exec stat -c "f $times %n" {} + 2>/dev/null
+        find "$start" -type l ! -name '*
+*' -exec sh -c '
+            for link; do
+                case $(readlink -f "$link") in
+                "$top"/*) if [ -f "$link" ]; then printf "f %s %s\n" "$(stat -L -c "$times" "$link")" "$link"
+                    elif [ -d "$link" ]; then printf "x a link to a directory %s\n" "$link"
+                    else printf "x a link to nothing %s\n" "$link"; fi ;;
+                *) printf "x a link that leads out of the directory %s\n" "$link" ;;
+                esac
+            done' list {} + 2>/dev/null
+        find "$start" -name '*
+*' -exec printf 'x a line break in its name ./%s\n' '?' \; 2>/dev/null
+        printf 'end\n'
+        ;;
+    there) ls -p 2>/dev/null; printf 'end\n' ;;
+    'read '*)
+        request=${request#read }
+        from=${request%% *}
+        name=./${request#* }
+        case $(readlink -f "$name") in "$top"/*) ;; *) name= ;; esac
+        if [ ! -f "$name" ] || [ ! -r "$name" ]; then
+            printf 'e\n'
+            continue
+        fi
+        about=$(stat -L -c "$times" "$name")
+        size=${about%% *}
+        [ "$from" -le "$size" ] || from=$size
+        printf 'd %s %s\n' $((size - from)) "$about"
+        tail -c +$((from + 1)) "$name" | head -c $((size - from))
+        state=changed
+        [ "$(stat -L -c "$times" "$name")" != "$about" ] || state=same
+        found=-
+        [ "$sum" = - ] || found=$(head -c "$size" "$name" | $sum)
+        printf 'a %s %s\n' $state "${found%% *}"
+        ;;
+    esac
+done
+"""
+
+
+class LoginOutputs(RemoteOutputs):
+    """Files in a directory that the login node sees, as `Outputs`."""
+
+    def __init__(self, login: Login, directory: str) -> None:
+        """Waits until the login node answers. Raises `CommandError` if it does not."""
+        text = remote.program(_SERVE, directory)
+        bridge = pipes.ProgramBridge([*login.words(), remote.command(text)])
+        bridge.sock.sendall(text.encode(errors="surrogateescape"))
+        super().__init__(login.name, bridge)
+        self._directory = directory
+        self._sums = self._line() != b"-"
+
+    def listed(self, pattern: str) -> Listing:
+        """As `Outputs` does."""
+        try:
+            fits, start = matcher(pattern)
+        except TreeError as error:
+            raise RequestError(str(error)) from error
+        files, left_out = [], []
+        for line in self._lines(b"list " + start):
+            if match := _FILE.fullmatch(line):
+                file = Listed(_name(match[4]), int(match[1]), _ns(match[2], match[3]))
+                if fits(file.name) and (pattern or file.mtime_ns != SENT_MTIME_S * 10**9):
+                    files.append(file)
+            elif (match := _LEFT_OUT.fullmatch(line)) and fits(name := _name(match[2])):
+                left_out.append((name, match[1].decode(errors="replace")))
+            if len(files) + len(left_out) > _FILES:
+                raise RequestError(f"more than {_FILES} files match {pattern!r} in {self._directory}")
+        for name, *_ in files:
+            check_name(name)
+        there = () if files or left_out else tuple(map(_name, self._lines(b"there")))[:_SHOWN]
+        return Listing(self._directory, tuple(sorted(files)), tuple(sorted(left_out)), there)
+
+    def read(self, name: str, offset: int, sink: Callable[[bytes], None]) -> Ending:
+        """As `Outputs` does. Without `sha256sum` there, all of the file is read, to compare what is here already."""
+        found, skipped = hashlib.sha256(), 0 if self._sums else offset
+        self._send(b"read %d " % (offset if self._sums else 0) + os.fsencode(name))
+
+        def take(block: bytes) -> None:
+            nonlocal skipped
+            found.update(block)
+            past, skipped = min(skipped, len(block)), max(0, skipped - len(block))
+            if block[past:]:
+                sink(block[past:])
+
+        line = self._word()
+        if line == b"e":
+            raise RequestError(f"{self._host}: {name}: not a file that can be read, or a link that leads out")
+        match = _DATA.fullmatch(line)
+        if match is None:
+            raise self._odd(line)
+        self._pass(int(match[1]), take)
+        after = _AFTER.fullmatch(self._word())
+        if after is None:
+            raise self._odd(line)
+        total = after[2].decode() if self._sums else found.hexdigest()
+        return Ending(int(match[2]), _ns(match[3], match[4]), total, after[1] == b"changed")
+
+    def release(self) -> None:
+        """No agent waits for that."""
+
+    def _lines(self, request: bytes) -> Iterator[bytes]:
+        self._send(request)
+        while (line := self._word()) != b"end":
+            yield line
+
+    def _send(self, request: bytes) -> None:
+        self._start()
+        try:
+            self._bridge.sock.sendall(request + b"\n")
+        except OSError as error:
+            raise self._broken() from error
+
+    def _word(self) -> bytes:
+        try:
+            return self._line()
+        except TimeoutError:
+            raise CommandError(f"{self._host} does not answer", hint="fetch again: it continues") from None
+
+    def _odd(self, line: bytes) -> CommandError:
+        return CommandError(f"{self._host}: its answer is not the program's: {line[:40]!r}")
+
+
+def _name(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def _ns(seconds: bytes, fraction: bytes | None) -> int:
+    return int(seconds) * 10**9 + int((fraction or b"").ljust(9, b"0")[:9] or 0)

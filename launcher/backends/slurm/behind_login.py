@@ -1,0 +1,91 @@
+"""Runs of a cluster behind its login node: their streams, files and terminals."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher import output
+from launcher.agent.terminal import attach
+from launcher.backends import _login_stream
+from launcher.backends._login_outputs import LoginOutputs
+from launcher.backends.slurm import allocation
+from launcher.backends.slurm.handle import directory_of, remote_of
+from launcher.errors import CommandError
+from launcher.login import remote
+from launcher.system import numbers, pipes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.backends.slurm.handle import SlurmHandle
+    from launcher.backends.slurm.site import Site
+    from launcher.login.connection import Login
+
+_FETCH_S = 30.0
+_CALL_S = 30.0
+_fetched: dict[str, float] = {}
+"""When the streams of a run were last fetched whole, on the monotonic clock."""
+
+
+def stream(login: Login, handle: SlurmHandle, offsets: Mapping[int, int]) -> _login_stream.LoginStream:
+    """The streams of a run's nodes."""
+    return _login_stream.LoginStream(login, remote_of(handle), directory_of(handle), handle["nodes"], offsets)
+
+
+def refresh(login: Login, handle: SlurmHandle) -> None:
+    """Fetch what is new; warns if the login node does not answer, and only earlier output is here."""
+    if problem := look(login, handle, time.monotonic()):
+        output.warn(f"{problem}; this is what came before")
+
+
+def look(login: Login, handle: SlurmHandle, since: float) -> str:
+    """Fetch what is new of all tasks, unless that was done after `since`. Returns why that has failed, if it has.
+
+    `since`: when Slurm was asked last, on the monotonic clock: what a node has written before it ended is there then.
+    """
+    run_dir, begun = handle["run_dir"], time.monotonic()
+    if _fetched.get(run_dir, float("-inf")) >= since:
+        return ""
+    problem = _login_stream.fetch(login, handle["remote"], Path(run_dir), handle["nodes"], _FETCH_S)
+    if not problem:
+        _fetched[run_dir] = begun
+    return problem
+
+
+def terminal(site: Site, handle: SlurmHandle, node: int, rank: int | None, *, python: str) -> pipes.ProgramBridge:
+    """Connect through a separate step, as `allocation.terminal` does."""
+    assert site.login
+    file = f"{remote_of(handle)}/nodes/{node}/agent.json"
+    answer = remote.run(site.login, 'cat "$1"', file, timeout_s=_CALL_S)
+    try:
+        about = dict(numbers.loads(answer.stdout))
+    except (ValueError, TypeError, RecursionError):
+        raise CommandError(f"{site.login.name}: {file} cannot be read: {remote.reason(answer.stderr)}") from None
+    where = Path(remote_of(handle))
+    words = allocation.terminal_words(site, handle, about, where, (node, rank), python=python)
+    text = remote.program(f"exec {shlex.join(words)}")
+    bridge = pipes.ProgramBridge([*site.login.words(), remote.command(text)])
+    bridge.sock.sendall(text.encode(errors="surrogateescape"))
+    bridge.wait_for(attach.CONNECTED, allocation.REACHED_S)
+    return bridge
+
+
+def outputs(login: Login, handle: SlurmHandle) -> LoginOutputs:
+    """The directory where the workers write, as node 0 has reported it."""
+    where = handle.get("output_dir") or handle["remote"]
+    return LoginOutputs(login, where)
+
+
+def mark_cancelled(login: Login, handle: SlurmHandle) -> None:
+    """Let the job's own file and its agents know that it is cancelled, not preempted."""
+    request = (directory_of(handle) / "cancel.json").read_bytes()
+    body = 'cat > "$1/cancel.json.new" && mv -f "$1/cancel.json.new" "$1/cancel.json"'
+    remote.run(login, body, remote_of(handle), timeout_s=_CALL_S, stdin=request)
+
+
+def remove(login: Login, handle: SlurmHandle) -> None:
+    """Remove the run's directory on the cluster."""
+    remote.run(login, 'rm -rf "$1"', handle["remote"], timeout_s=_CALL_S)

@@ -1,0 +1,78 @@
+"""What a run on Slurm would be: the job file, and the spec that its agents read; asks nothing of Slurm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from launcher.backends._base import PlannedNode
+from launcher.backends.slurm import allocation, run_files, script, words
+from launcher.backends.slurm import placed as places
+from launcher.backends.slurm.plan import SlurmPlan
+from launcher.errors import SpecError
+from launcher.payload import project, scripts
+from launcher.spec import NodeRange, parse_duration
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from launcher.agent.messages import Rendezvous
+    from launcher.backends.slurm.allocation import Allocation
+    from launcher.backends.slurm.options import SlurmOptions
+    from launcher.backends.slurm.site import Site
+    from launcher.spec import JobSpec
+
+
+def plan(opts: SlurmOptions, site: Site, within: Allocation | None, spec: JobSpec, run_dir: Path) -> SlurmPlan:
+    """The job file and the spec, made without a query to Slurm."""
+    if within and spec.all_nodes:
+        spec = replace(spec, nodes=NodeRange(min=within.nodes, max=within.nodes))
+    tasks = _tasks(opts, spec, within)
+    nodes = allocation.nodes_of(spec.nodes, within) if within else spec.nodes.max
+    where, placed = site.directory(run_dir), places.find(spec, opts, site, run_dir.parent)
+    lead_s = parse_duration(opts.lead, "lead")
+    first = placed.script or (placed.path(spec.command[0], where) if spec.kind == "script" else spec.command[0])
+    meet: Rendezvous = {"file": str(where / "rendezvous.json")}
+    job = spec.job(run=run_dir.name, directory=str(where), rendezvous=meet)._replace(
+        command=[first, *spec.command[1:]],
+        cwd=placed.start(spec.cwd, where),
+        output_dir=placed.start(spec.cwd, where) if placed.script else spec.cwd,
+        max_nodes=nodes,
+        project=project.name_of(spec.cwd) if placed.script and opts.project_dir and not opts.snapshot else None,
+        signals_reach_workers=True,
+        end_signal="SIGURG",
+        lead_s=lead_s,
+        time_limit_s=spec.time_limit_s if within else None,  # Slurm enforces that of a job of its own
+        array=bool(tasks),
+    )
+    python = spec.python or ("python3" if opts.container_image else run_files.default_python(site))
+
+    def text(directory: Path) -> str:
+        agent = (python, str(directory / "agent.pyz"), "--spec", str(directory / "spec.json"), "--slurm")
+        # `work` is not there before the agents are.
+        cwd = opts.remote_dir if placed.script and directory == where else placed.start(spec.cwd, directory)
+        how: dict[str, Any] = {"cwd": cwd, "within": within, "lead_s": lead_s}
+        return script.render(spec, opts, run_dir.name, directory, agent, **how)
+
+    workers = None if spec.workers_per_node == "auto" else spec.workers_per_node
+    rows = (PlannedNode(node_rank=rank, host="Slurm's choice", workers=workers) for rank in range(nodes))
+    bundled = spec.kind == "script" and scripts.is_bundled(spec.command[0])
+    return SlurmPlan(
+        run_dir=run_dir, directory=where, text=text(where), by_hand=text(script.MOVED), job=job, nodes=tuple(rows),
+        bundled=bundled and not placed.script, name=spec.name, within=within, placed=placed, tasks=tasks,
+    )  # fmt: skip
+
+
+def _tasks(opts: SlurmOptions, spec: JobSpec, within: Allocation | None) -> tuple[int, ...]:
+    """The indices of a job array; empty without one."""
+    tasks = words.indices(opts.array) if opts.array else ()
+    if within and tasks:
+        raise SpecError(
+            f"--array inside job {within.job_id}: a step cannot be an array",
+            hint="submit jobs of its own with --new-job",
+        )
+    if tasks and spec.wants_keyboard:
+        raise SpecError(
+            "--interactive with --array: many runs cannot share one keyboard", hint="run one of its tasks alone"
+        )
+    return tasks

@@ -1,0 +1,107 @@
+"""Where Slurm's commands and the runs' directories are: on this host, or behind a login node."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.agent.system import users
+from launcher.errors import CommandError, SpecError
+from launcher.system import input_file, proc
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from subprocess import CompletedProcess
+
+    from launcher.login.connection import Login
+
+_NOT_FOUND = 127
+
+
+class Site:
+    """This host, which sees the runs' directories as the nodes do."""
+
+    login: Login | None = None
+
+    @property
+    def user(self) -> str:
+        """Who the user is there."""
+        return users.name_of(os.getuid())
+
+    def run(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> CompletedProcess[str]:
+        """Run one of Slurm's commands. Raises `CommandError` if it cannot be started or takes too long."""
+        return proc.run(argv, timeout_s=timeout_s, stdin=stdin)
+
+    def has(self, program: str) -> bool:
+        """Whether the program is there."""
+        return shutil.which(program) is not None
+
+    def directory(self, run_dir: Path) -> Path:
+        """The run's directory as the nodes see it."""
+        return run_dir
+
+    def read(self, paths: Sequence[str]) -> dict[str, bytes]:
+        """The contents of those of these files that can be read."""
+        found = {}
+        for path in paths:
+            with suppress(OSError):
+                found[path] = input_file.read(Path(path))
+        return found
+
+
+class LoginSite(Site):
+    """A login node. `run` also raises `BackendUnavailableError`, if it is not reached."""
+
+    login: Login
+
+    def __init__(self, login: Login, top: str) -> None:
+        """`top`: the directory for files and runs."""
+        self.login, self.top = login, top
+
+    @property
+    def user(self) -> str:
+        """As `Site.user`."""
+        return self.login.user
+
+    def run(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> CompletedProcess[str]:
+        """As `Site.run`."""
+        from subprocess import CompletedProcess
+
+        from launcher.login import remote
+
+        code, out, said = remote.run(self.login, shlex.join(argv), timeout_s=timeout_s, stdin=stdin)
+        if code == _NOT_FOUND:
+            raise CommandError(f"{argv[0]} cannot be started on {self.login.name}: {proc.last_words(said)}")
+        return CompletedProcess(list(argv), code, out.decode(errors="replace"), said)
+
+    def has(self, program: str) -> bool:  # noqa: ARG002 - a command that is missing says so itself
+        """Assumed."""
+        return True
+
+    def directory(self, run_dir: Path) -> Path:
+        """As `Site.directory`."""
+        return Path(self.top, "runs", run_dir.name)
+
+    def read(self, paths: Sequence[str]) -> dict[str, bytes]:
+        """As `Site.read`."""
+        from launcher.login import remote
+
+        return remote.read(self.login, paths) if paths else {}
+
+
+@cache
+def of(login: str, cluster: str, top: str) -> Site:
+    """The site of these options; `login` is empty for this host."""
+    if not login:
+        return Site()
+    from launcher.login.connection import Login
+
+    if not top:
+        hint = "name a directory on a file system that all nodes see: remote_dir = '/scratch/me/distlaunch'"
+        raise SpecError(f"login {login}: remote-dir is missing", hint=hint)
+    return LoginSite(Login(login, cluster), top.rstrip("/") or "/")

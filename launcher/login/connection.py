@@ -1,0 +1,189 @@
+"""One shared connection of ssh per login node: opened by keys, or by the user at a terminal, and used by all commands.
+
+Nothing asks for a password but `open_at_terminal`. Host keys are always checked, by the user's own settings of ssh.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.errors import BackendUnavailableError, CommandError, NotLoggedInError, SpecError
+from launcher.login.hints import LOGIN_HINTS, hints, last_line
+from launcher.system import proc, trust
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_CONNECT_S = 10
+_OPENS_S = 14.0
+_ASKS_S = 5.0
+_UNUSED_S = {"keys": 600, "terminal": 8 * 3600}
+"""How long a connection stays open while nothing uses it, by how it was opened."""
+
+_ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
+_BATCH = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_S}", "-o", "ForwardAgent=no", *_ALIVE)
+_LONGEST_SOCKET = 88
+"""A socket's path has 107 characters at most, and ssh adds 17 while it makes one."""
+
+_REFUSED = ("Permission denied", "Too many authentication failures", "No more authentication methods")
+
+
+@dataclass(frozen=True)
+class Login:
+    """A login node."""
+
+    address: str
+    """What ssh takes: `me@juno.example.org`, or a `Host` of its settings."""
+
+    cluster: str = ""
+    """The cluster's name in the settings, if it has one."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.cluster or self.address
+
+    @property
+    def user(self) -> str:
+        """The account there."""
+        return _settings(self.address).get("user", "")
+
+    def words(self) -> list[str]:
+        """The ssh command for it, without what is to be run there, over the open connection.
+
+        Opens one by keys if there is none. Raises `NotLoggedInError` or `BackendUnavailableError`, within 15 s.
+        """
+        ours = self._ours()
+        if ours is not None:
+            with _alone(ours):
+                if not self._open(ours):
+                    self._begin(ours)
+        return ["ssh", "-T", *_BATCH, *self._checks_keys(), *(() if ours is None else ("-S", str(ours))), self.address]
+
+    def is_open(self) -> bool:
+        """Whether there is a connection."""
+        return self._open(self._ours())
+
+    def close(self) -> None:
+        """End our connection, which may hang; the user's own stays."""
+        if (ours := self._ours()) is not None and ours.exists():
+            self._control(ours, "exit")
+
+    def open_at_terminal(self) -> str:
+        """Open the connection; ssh asks the user whatever it needs. Returns how long it lasts, in words."""
+        theirs = _settings(self.address).get("controlpath", "none")
+        ours = self._ours()
+        if ours is None:
+            return f"it is your own connection ({theirs}), and lasts as its settings say"
+        with _alone(ours):
+            if not self._open(ours):
+                argv = ["ssh", *_ALIVE, *self._checks_keys(), *_master(ours, "terminal"), self.address]
+                if code := subprocess.run(argv, check=False).returncode:
+                    raise NotLoggedInError(f"ssh {self.address} ended with code {code}", hint=self._way_in())
+        hours = _UNUSED_S["terminal"] // 3600
+        return f"the connection lasts until it is unused for {hours} hours, or the network between breaks"
+
+    def unreachable(self, said: str) -> BackendUnavailableError:
+        """The error for what ssh has said."""
+        why = last_line(said)
+        if any(words in said for words in _REFUSED):
+            return NotLoggedInError(f"not logged in to {self.name}: distlaunch login {self.name}", hint=why or None)
+        hint = "; ".join(hints([why, said], LOGIN_HINTS)[:1]) or None
+        return BackendUnavailableError(f"{self.name} is not reached: {why or 'ssh does not say why'}", hint=hint)
+
+    def _way_in(self) -> str:
+        return f"try it yourself: ssh {self.address}"
+
+    def _ours(self) -> Path | None:
+        """The socket of our connection; None if the user's own settings have one that is open."""
+        if _settings(self.address).get("controlpath", "none") != "none" and self._open(None):
+            return None
+        return _socket(self.address)
+
+    def _begin(self, ours: Path) -> None:
+        """Open the connection by keys."""
+        with tempfile.TemporaryFile() as said:
+            argv = ["ssh", *_BATCH, *self._checks_keys(), *_master(ours, "keys"), self.address]
+            try:
+                code = subprocess.run(
+                    argv, stdin=subprocess.DEVNULL, stdout=said, stderr=said, timeout=_OPENS_S, check=False
+                ).returncode
+            except subprocess.TimeoutExpired:
+                raise self.unreachable(f"no answer within {_OPENS_S:.0f} s: timed out") from None
+            except OSError as error:
+                raise CommandError(f"ssh cannot be started: {error.strerror}") from error
+            said.seek(0)
+            if code:
+                raise self.unreachable(said.read(proc.LAST_BYTES).decode(errors="replace"))
+
+    def _open(self, socket: Path | None) -> bool:
+        return (socket is None or socket.exists()) and self._control(socket, "check")
+
+    def _control(self, socket: Path | None, word: str) -> bool:
+        argv = ("ssh", "-O", word, *(() if socket is None else ("-S", str(socket))), self.address)
+        try:
+            return proc.run(argv, timeout_s=_ASKS_S).returncode == 0
+        except CommandError:
+            return False
+
+    def _checks_keys(self) -> tuple[str, ...]:
+        """An option of ssh if the user's settings would let any host pose as this one."""
+        lax = _settings(self.address).get("stricthostkeychecking") in ("no", "off", "false")
+        return ("-o", "StrictHostKeyChecking=accept-new") if lax else ()
+
+
+def _master(ours: Path, opened_by: str) -> tuple[str, ...]:
+    persist = f"ControlPersist={_UNUSED_S[opened_by]}"
+    return ("-M", "-S", str(ours), "-o", "ControlMaster=yes", "-o", persist, "-o", "ForwardAgent=no", "-f", "-N")
+
+
+@cache
+def _settings(address: str) -> Mapping[str, str]:
+    """The user's settings of ssh for this address. Raises `SpecError` if ssh cannot make sense of them."""
+    if not address or address.startswith("-") or any(character.isspace() for character in address):
+        raise SpecError(f"login {address!r} is not a host", hint="write what ssh takes: login = 'me@juno.example.org'")
+    done = proc.run(("ssh", "-G", address), timeout_s=_ASKS_S)
+    if done.returncode:
+        raise SpecError(f"login {address!r}: {last_line(done.stderr)}", hint="see man ssh_config")
+    pairs = (line.partition(" ") for line in done.stdout.splitlines())
+    return {name: value for name, _, value in pairs}
+
+
+def _socket(address: str) -> Path:
+    """Where the socket of our connection is: the same for all names of one account on one host."""
+    settings = _settings(address)
+    who = "{user}@{hostname}:{port}".format_map({"user": "", "hostname": address, "port": "", **settings})
+    name = hashlib.sha256(f"{who} {settings.get('proxyjump', '')}".encode()).hexdigest()[:16]
+    directory = Path.home() / ".distlaunch" / "login"
+    if len(str(directory / name)) > _LONGEST_SOCKET:
+        directory = Path(tempfile.gettempdir(), f"distlaunch-login-{os.getuid()}")
+    trust.make("directory", directory)
+    trust.require("the directory of connections", directory, searched=True)
+    return directory / name
+
+
+@contextmanager
+def _alone(socket: Path) -> Iterator[None]:
+    """While one process looks for the connection and opens it, others wait, and no longer than ssh itself would."""
+    limit = time.monotonic() + _OPENS_S
+    with open(f"{socket}.lock", "ab") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > limit:
+                    raise NotLoggedInError("someone is just logging in there", hint="wait for it") from None
+                time.sleep(0.05)
+            else:
+                break
+        yield

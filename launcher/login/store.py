@@ -1,0 +1,188 @@
+"""What a file system of a cluster has of the files that were sent from here, so that only changes are sent.
+
+Files are kept by content, in packs: tars whose members are named by the SHA-256 of what is in them. Every store has a
+name of its own, so one that two clusters share is sent to once. What a store has is remembered here
+(`~/.distlaunch/stores`), and each pack is looked up before it counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from launcher.agent.outputs.packs import LIST
+from launcher.errors import StorageError
+from launcher.login import remote
+from launcher.payload.snapshot_file import Reader
+from launcher.system import storage, trust
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.login.connection import Login
+    from launcher.payload.snapshot import Snapshot
+    from launcher.payload.snapshot_file import File
+
+_LOOK_S = 60.0
+_MOST_PACKS = 24
+_UNWRITABLE = 20
+_BLOCK_BYTES = 1 << 20
+
+_LOOK = r"""
+umask 077
+mkdir -p "$1/packs" "$1/runs" "$1/projects" || exit 20
+if [ ! -s "$1/store" ]; then
+    printf '%s\n' "$2" > "$1/store.$$" || exit 20
+    ln "$1/store.$$" "$1/store" 2>/dev/null || [ -s "$1/store" ] || cp "$1/store.$$" "$1/store" || exit 20
+    rm -f "$1/store.$$"
+fi
+: > "$1/store.$$" || exit 20
+rm -f "$1/store.$$"
+printf 'store '
+cat "$1/store" || exit 20
+top=$1
+shift 2
+for name; do
+    if [ -s "$top/packs/$name" ]; then touch "$top/packs/$name"; else echo "missing $name"; fi
+done
+echo end
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What a run needs and a store does not have."""
+
+    store: str
+    """The store's name."""
+
+    packs: tuple[str, ...]
+    """Packs that have the other files."""
+
+    new: str
+    """The name of a pack for these files; empty if there are none."""
+
+    files: tuple[File, ...]
+    agent: bool
+    """Whether the agent is missing."""
+
+    more: str
+    """What the rest of the program has printed."""
+
+
+class Store:
+    """The store in a directory of a cluster's file system."""
+
+    def __init__(self, login: Login, directory: str) -> None:
+        self._login, self.directory = login, directory
+
+    def missing(self, files: Snapshot | None, agent: str, more: str = "") -> Missing:
+        """Look up what has to be sent. `agent`: the name of its file. `more`: shell lines to run in the same call.
+
+        Raises `StorageError` if the directory cannot be written to, and what `remote.run` raises.
+        """
+        wanted = {file.sha256: file for file in files.files if file.link is None} if files else {}
+        asked = _assumed(self._key())
+        while True:
+            packs = _covering(_known(asked), wanted)
+            store, absent, rest = self._look([agent, *packs], more)
+            if store == asked or not _known(store):
+                break
+            asked = store
+        _assume(self._key(), store)
+        packs = {name: found for name, found in packs.items() if name not in absent} if store == asked else {}
+        there = {sha for found in packs.values() for sha in found}
+        need = tuple(file for sha, file in sorted(wanted.items()) if sha not in there)
+        name = hashlib.sha256("".join(file.sha256 for file in need).encode()).hexdigest()[:32] + ".tar"
+        return Missing(store, tuple(packs), name if need else "", need, agent in absent, rest)
+
+    def sent(self, missing: Missing) -> None:
+        """Remember a pack that was sent."""
+        if missing.new:
+            known = {**_known(missing.store), missing.new: [file.sha256 for file in missing.files]}
+            _write(missing.store, known)
+
+    def _key(self) -> str:
+        return f"{self._login.address} {self.directory}"
+
+    def _look(self, names: list[str], more: str) -> tuple[str, set[str], str]:
+        """The store's name, which of these are not there, and what the further lines have printed."""
+        new = os.urandom(16).hex()
+        answer = remote.run(self._login, f"{_LOOK}{more}", self.directory, new, *names, timeout_s=_LOOK_S)
+        head, _, rest = answer.text.partition("\nend\n")
+        if answer.code == _UNWRITABLE or not head.startswith("store "):
+            why = remote.reason(answer.stderr) or f"code {answer.code}"
+            raise StorageError(
+                f"{self._login.name}: {self.directory} cannot be used: {why}",
+                hint="remote_dir is a directory of yours on a file system that all nodes see",
+            )
+        lines = head.splitlines()
+        return lines[0].removeprefix("store "), {line.partition(" ")[2] for line in lines[1:]}, rest
+
+
+def write_pack(snapshot: Snapshot, files: tuple[File, ...], target: IO[bytes]) -> None:
+    """Write the pack with these files of the snapshot. Raises `SpecError` if one has changed since it was taken."""
+    with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+        for file in files:
+            info = tarfile.TarInfo(file.sha256)
+            info.size = file.size
+            reader = Reader(snapshot.directory, file)
+            tar.addfile(info, io.BufferedReader(reader, _BLOCK_BYTES))
+            reader.check()
+
+
+def listing(snapshot: Snapshot, packs: tuple[str, ...], directory: str, project: str) -> dict[str, object]:
+    """The content of `files.json` for the agents; `project`: the project's name, if the run uses its directory."""
+    files = [
+        (file.path, f"{file.mode:o}" if file.link is None else "link", file.link or "", file.sha256)
+        for file in snapshot.files
+    ]
+    where = f"{directory}/projects/{project}" if project else ""
+    store = f"{directory}/packs"
+    return {"store": store, "packs": list(packs), "digest": snapshot.digest, "project": where, "files": files}
+
+
+def _covering(known: Mapping[str, list[str]], wanted: Mapping[str, File]) -> dict[str, list[str]]:
+    """The packs that have wanted files, those with the most first; of too many, the others' files are sent again."""
+    useful = {name: count for name, found in known.items() if (count := sum(sha in wanted for sha in found))}
+    first = sorted(useful, key=lambda name: -useful[name])
+    return {name: known[name] for name in (first if len(first) <= _MOST_PACKS else first[: _MOST_PACKS // 2])}
+
+
+# -- what is remembered here ------------------------------------------------------------------------------------------
+
+
+def _directory() -> Path:
+    directory = Path.home() / ".distlaunch" / "stores"
+    trust.make("directory", directory)
+    return directory
+
+
+def _known(store: str) -> dict[str, list[str]]:
+    found = (storage.read_json(_directory() / f"{store}.json") or {}) if store.isalnum() else {}
+    packs = found.get("packs")
+    return packs if isinstance(packs, dict) else {}
+
+
+def _write(store: str, packs: Mapping[str, list[str]]) -> None:
+    storage.write_whole(_directory() / f"{store}.json", storage.encode_json({"packs": packs}), mode=0o600)
+
+
+def _assumed(key: str) -> str:
+    found = storage.read_json(_directory() / "places.json") or {}
+    return str(found.get(key, ""))
+
+
+def _assume(key: str, store: str) -> None:
+    path = _directory() / "places.json"
+    found = storage.read_json(path) or {}
+    if found.get(key) != store:
+        storage.write_whole(path, storage.encode_json({**found, key: store}), mode=0o600)
+
+
+__all__ = ["LIST", "Missing", "Store", "listing", "write_pack"]
