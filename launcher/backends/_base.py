@@ -143,8 +143,8 @@ class Backend(ABC, Generic[P, H, Opts]):
     is_here: ClassVar[bool] = False
     """Whether its nodes are this machine: workers can inherit our stdin, and their terminals need no connection."""
 
-    def __init__(self, options: Opts, cluster: str | None = None) -> None:
-        self.opts, self.cluster = options, cluster or ""  # the cluster's name in the settings, for messages
+    def __init__(self, options: Opts) -> None:
+        self.opts, self.cluster = options, ""  # the cluster's name in the settings, for messages
 
     @property
     def may_start_again(self) -> bool:

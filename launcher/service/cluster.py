@@ -85,4 +85,6 @@ def _backend(settings: config.Config, cluster: str | None, backend_name: str, fl
     own = settings.resolve(backend.options, flags=flags, cluster=profile)
     tell_project(settings, backend.options, own, profile)
     options: Any = config.build(backend.options, own)
-    return backend(options, cluster)
+    found = backend(options)
+    found.cluster = cluster or ""
+    return found

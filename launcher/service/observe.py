@@ -47,7 +47,9 @@ def backend_of(run: Run) -> AnyBackend:
     cls = backends.load(run.backend)
     known = {item.name for item in fields(cls.options)}
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in run.options.items()}
-    return cls(cls.options(**{key: value for key, value in options.items() if key in known}), run.cluster)
+    found = cls(cls.options(**{key: value for key, value in options.items() if key in known}))
+    found.cluster = run.cluster or ""
+    return found
 
 
 def sent(run: Run) -> Run:

@@ -157,7 +157,9 @@ def chosen(backend_name: str | None, values: Mapping[str, Any], settings: config
     checks.check(backend.options, own)
     tell_project(settings, backend.options, own, cluster)
     _leave_out(cluster.name if cluster else "", own)
-    return Chosen(backend(config.build(backend.options, own), wanted), cluster, own)
+    found = backend(config.build(backend.options, own))
+    found.cluster = wanted or ""
+    return Chosen(found, cluster, own)
 
 
 def tell_project(

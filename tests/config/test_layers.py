@@ -207,5 +207,7 @@ def test_options_that_several_backends_have_can_be_defaults_of_all(tmp_path: Pat
     counts = Counter(item.name for cls in by_backend.values() for item in fields(cls))
     several = {name for name, count in counts.items() if count > 1}
     of_one_cluster = {"exclude", "setup", "container_image", "container_runtime", "container_mounts"}
-    assert several - {item.name for item in fields(SharedOptions)} == of_one_cluster, "its hosts, modules and images"
+    of_its_files = {"remote_dir", "in_place", "snapshot_limit"}
+    alone = several - {item.name for item in fields(SharedOptions)}
+    assert alone == of_one_cluster | of_its_files, "its hosts, modules, images and disks"
     assert {item.name for item in fields(SharedOptions)} <= several
