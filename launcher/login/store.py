@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from launcher.agent.outputs.packs import LIST
 from launcher.errors import StorageError
 from launcher.login import remote
 from launcher.payload.snapshot_file import Reader
@@ -71,9 +70,6 @@ class Missing:
     agent: bool
     """Whether the agent is missing."""
 
-    more: str
-    """What the rest of the program has printed."""
-
 
 class Store:
     """The store in a directory of a cluster's file system."""
@@ -81,8 +77,8 @@ class Store:
     def __init__(self, login: Login, directory: str) -> None:
         self._login, self.directory = login, directory
 
-    def missing(self, files: Snapshot | None, agent: str, more: str = "") -> Missing:
-        """Look up what has to be sent. `agent`: the name of its file. `more`: shell lines to run in the same call.
+    def missing(self, files: Snapshot | None, agent: str) -> Missing:
+        """Look up what has to be sent. `agent`: the name of its file.
 
         Raises `StorageError` if the directory cannot be written to, and what `remote.run` raises.
         """
@@ -90,7 +86,7 @@ class Store:
         asked = _assumed(self._key())
         while True:
             packs = _covering(_known(asked), wanted)
-            store, absent, rest = self._look([agent, *packs], more)
+            store, absent = self._look([agent, *packs])
             if store == asked or not _known(store):
                 break
             asked = store
@@ -99,7 +95,7 @@ class Store:
         there = {sha for found in packs.values() for sha in found}
         need = tuple(file for sha, file in sorted(wanted.items()) if sha not in there)
         name = hashlib.sha256("".join(file.sha256 for file in need).encode()).hexdigest()[:32] + ".tar"
-        return Missing(store, tuple(packs), name if need else "", need, agent in absent, rest)
+        return Missing(store, tuple(packs), name if need else "", need, agent in absent)
 
     def sent(self, missing: Missing) -> None:
         """Remember a pack that was sent."""
@@ -110,19 +106,19 @@ class Store:
     def _key(self) -> str:
         return f"{self._login.address} {self.directory}"
 
-    def _look(self, names: list[str], more: str) -> tuple[str, set[str], str]:
-        """The store's name, which of these are not there, and what the further lines have printed."""
+    def _look(self, names: list[str]) -> tuple[str, set[str]]:
+        """The store's name, and which of these are not there."""
         new = os.urandom(16).hex()
-        answer = remote.run(self._login, f"{_LOOK}{more}", self.directory, new, *names, timeout_s=_LOOK_S)
-        head, _, rest = answer.text.partition("\nend\n")
-        if answer.code == _UNWRITABLE or not head.startswith("store "):
+        answer = remote.run(self._login, _LOOK, self.directory, new, *names, timeout_s=_LOOK_S)
+        head, end, _ = answer.text.partition("\nend\n")
+        if answer.code == _UNWRITABLE or not (end and head.startswith("store ")):
             why = remote.reason(answer.stderr) or f"code {answer.code}"
             raise StorageError(
                 f"{self._login.name}: {self.directory} cannot be used: {why}",
                 hint="remote_dir is a directory of yours on a file system that all nodes see",
             )
         lines = head.splitlines()
-        return lines[0].removeprefix("store "), {line.partition(" ")[2] for line in lines[1:]}, rest
+        return lines[0].removeprefix("store "), {line.partition(" ")[2] for line in lines[1:]}
 
 
 def write_pack(snapshot: Snapshot, files: tuple[File, ...], target: IO[bytes]) -> None:
@@ -183,6 +179,3 @@ def _assume(key: str, store: str) -> None:
     found = storage.read_json(path) or {}
     if found.get(key) != store:
         storage.write_whole(path, storage.encode_json({**found, key: store}), mode=0o600)
-
-
-__all__ = ["LIST", "Missing", "Store", "listing", "write_pack"]
