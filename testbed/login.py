@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hmac
 import signal
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from testbed.slurm import Slurm
 
 PORT = 2222
+_SECRET = "00112233445566778899aabbccddeeff00112233"
 SHELL_PROGRAMS = (
     "cat", "cp", "dd", "find", "grep", "head", "id", "ln", "ls", "mkdir", "mv", "readlink", "rm", "sed", "sh", "sleep",
     "stat", "tail", "tar", "touch", "wc",
@@ -101,6 +104,43 @@ class LoginNode:
         for process in self.host.processes():
             if "sshd" in process.command()[:40] and (self._daemon is None or process.pid != self._daemon.pid):
                 process.send(signal.SIGKILL)
+
+    def ask_for_code(self) -> None:
+        """Ask for a one-time code besides the key from now on: `code` is the present one."""
+        packages.require(packages.SECOND_FACTOR)
+        users, pam = self.directory / "oath", self.directory / "pam"
+        users.write_text(f"HOTP/T30/6 root - {_SECRET}\n")
+        users.chmod(0o600)
+        pam.write_text(
+            f"auth required pam_oath.so usersfile={users} window=20 digits=6\n"
+            "account required pam_permit.so\nsession required pam_permit.so\n"
+        )
+        self.host.run(("mount", "--bind", str(pam), "/etc/pam.d/sshd"), check=True, cwd="/")
+        self._ask(yes=True)
+
+    def ask_no_more(self) -> None:
+        """Undo `ask_for_code`."""
+        self._ask(yes=False)
+        self.host.run(("umount", "--lazy", "/etc/pam.d/sshd"), check=True, cwd="/")
+
+    def code(self) -> str:
+        """The code that is asked for now (RFC 6238)."""
+        digest = hmac.new(bytes.fromhex(_SECRET), int(time.time() // 30).to_bytes(8, "big"), "sha1").digest()
+        at = digest[-1] & 15
+        return f"{(int.from_bytes(digest[at : at + 4], 'big') & 0x7FFFFFFF) % 10**6:06}"
+
+    def _ask(self, *, yes: bool) -> None:
+        word = "yes" if yes else "no"
+        more = "AuthenticationMethods publickey,keyboard-interactive\n" if yes else ""
+        values = {"KbdInteractiveAuthentication": word, "UsePAM": word}
+        kept = [line for line in self._settings() if line.partition(" ")[0] not in (*values, "AuthenticationMethods")]
+        text = "".join(f"{line}\n" for line in (*kept, *(f"{key} {value}" for key, value in values.items()))) + more
+        (self.directory / "sshd_config").write_text(text)
+        self.down()
+        self.up()
+
+    def _settings(self) -> list[str]:
+        return (self.directory / "sshd_config").read_text().splitlines()
 
     def refuse_keys(self) -> None:
         """Let no key in from now on, as a site does that wants a second factor."""

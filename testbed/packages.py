@@ -31,6 +31,7 @@ ACCOUNTING: Mapping[str, str] = {
     "mariadb-install-db": "mariadb-server",
 }
 SSH: Mapping[str, str] = {"sshd": "openssh-server", "ssh": "openssh-client", "ssh-keygen": "openssh-client"}
+SECOND_FACTOR: Mapping[str, str] = {"pam_oath.so": "libpam-oath"}
 NETWORK_DIRECTORY: Mapping[str, str] = {"sshfs": "sshfs"}
 KUBERNETES: Mapping[str, str] = {"openssl": "openssl"}
 KUBERNETES_NODE: Mapping[str, str] = {
@@ -55,6 +56,8 @@ _failed: dict[tuple[str, ...], str] = {}
 
 def program(name: str) -> str | None:
     """The path of a program; daemons are not on every user's PATH."""
+    if name.endswith(".so"):  # a module of PAM
+        return next(map(str, Path("/lib").glob(f"*/security/{name}")), None)
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{PATH}")
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from testbed import wait_until
+from testbed import NotAvailableError, wait_until
 from testbed.login import LoginNode
 
 if TYPE_CHECKING:
@@ -107,7 +107,10 @@ def juno(slurm: Slurm) -> Iterator[LoginNode]:
     """A login node whose shell has few programs and no Python."""
     directory = Path(tempfile.mkdtemp(prefix="distlaunch-juno-"))
     directory.chmod(0o755)
-    node = LoginNode.start("juno", slurm, directory)
+    try:
+        node = LoginNode.start("juno", slurm, directory)
+    except NotAvailableError as error:
+        pytest.skip(str(error))
     try:
         yield node
     finally:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from testbed import wait_until
+from testbed import NotAvailableError, wait_until
+from tests.terminal.screen import Screen
 
 if TYPE_CHECKING:
     from tests.slurm.laptop import Laptop
@@ -144,6 +146,33 @@ def test_without_a_way_in_each_command_says_so_and_what_follows_continues_later(
     code, said = follower.end()
     assert code == 0, said
     assert follower.lines == [f"line {number}" for number in range(40)]
+
+
+def test_only_login_asks_for_a_second_factor_and_all_commands_use_its_connection(laptop: Laptop) -> None:
+    laptop.cli.write("waits.py", WAITS)
+    try:
+        laptop.node.ask_for_code()
+    except NotAvailableError as error:
+        pytest.skip(str(error))
+    try:
+        before = laptop("run", "--on", "juno", "--gres", "none", "waits.py", "1", "0")
+        argv, env = (sys.executable, "-m", "launcher", "login", "juno"), laptop.cli.env(laptop.env())
+        with Screen(argv, env=env, cwd=laptop.cli.directory) as screen:
+            screen.until("One-time password")
+            screen.type(f"{laptop.node.code()}\n")
+            assert screen.end() == 0
+        after = laptop("run", "--on", "juno", "--gres", "none", "waits.py", "1", "0")
+        closed = laptop("login", "juno", "--close")
+        again = laptop("ls", "--on", "juno")
+    finally:
+        laptop.node.ask_no_more()
+
+    for done in (before, again):
+        assert done.exit_code == 3
+        assert "error[not_logged_in]: not logged in to juno: distlaunch login juno" in done.stderr
+    assert "logged in to juno; the connection lasts until it is unused for 8 hours" in screen.said
+    assert (after.exit_code, after.stdout) == (0, "line 0\n"), after.stderr
+    assert closed.exit_code == 0
 
 
 def test_a_host_key_that_has_changed_is_refused(laptop: Laptop) -> None:
