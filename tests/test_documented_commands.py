@@ -7,6 +7,7 @@ this host. A command that no test knows how to run fails.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -66,6 +67,33 @@ def test_commands_for_clusters_are_planned(distlaunch: Cli, line: Line) -> None:
     assert "go to the script" not in done.stderr
     wanted = int(words[words.index("--nodes") + 1]) if "--nodes" in words else 2
     assert len(done.json["result"]["nodes"]) == wanted
+
+
+@every("through a login node")
+def test_commands_for_a_login_node_find_it_by_the_documented_settings(distlaunch: Cli, line: Line) -> None:
+    """Another program stands for ssh, as no such host exists."""
+    settings = re.findall(
+        r"^```toml\n(\[clusters\.juno\]\n.*?)^```", (ROOT / line.file).read_text(), re.MULTILINE | re.DOTALL
+    )
+    distlaunch.write("system.toml", settings[0])
+    ssh = distlaunch.write("bin/ssh", '#!/bin/sh\necho "$*" >>asked\n[ "$1" != -O ]\n')
+    ssh.chmod(0o755)
+    words = shlex.split(line.text)[1:]
+
+    done = distlaunch(*words[:1], *(["--dry-run"] if words[0] == "run" else []), *words[1:], env={"PATH": path(ssh)})
+
+    assert done.exit_code == 0, done.stderr
+    if words[0] == "login":
+        assert done.stdout == "logged in to juno\n"
+        assert "me@juno.example.org" in (distlaunch.directory / "asked").read_text().splitlines()[-1]
+    else:
+        assert "#SBATCH --chdir=/scratch/me/distlaunch\n" in done.stdout
+        assert not (distlaunch.directory / "asked").exists(), "a dry run asks no one"
+
+
+def path(program: Path) -> str:
+    """PATH with the program's directory in front."""
+    return f"{program.parent}:{os.environ['PATH']}"
 
 
 def scripts_arguments() -> list[str]:
