@@ -192,7 +192,7 @@ def test_run_ids_and_commands_are_completed(distlaunch: Cli) -> None:
         return distlaunch(env=dict(env)).stdout.split()
 
     assert complete("distlaunch status tr", 2) == ["train-20250102-000000-abce", "train-20250101-000000-abcd"]
-    assert complete("distlaunch l", 1) == ["local", "logs", "ls"]
+    assert complete("distlaunch l", 1) == ["local", "login", "logs", "ls"]
 
 
 def test_doctor_of_a_backend_alone_examines_it(distlaunch: Cli) -> None:
