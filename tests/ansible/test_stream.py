@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from launcher.agent.ssh.calls import ANSWER
+from launcher.backends import _patience
 from launcher.backends.ansible import ssh
 from launcher.backends.ansible import stream as streams
 from launcher.backends.ansible.frames import FrameError, Frames
@@ -45,8 +46,9 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Hours pass at once, so that the speed of this host does not matter."""
     made = Clock()
-    monkeypatch.setattr(streams, "time", SimpleNamespace(monotonic=made.monotonic, sleep=time.sleep))
-    monkeypatch.setattr(streams, "_SILENT_S", (1000.0, 8000.0))
+    for module in (streams, _patience):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=made.monotonic, sleep=time.sleep))
+    monkeypatch.setattr(_patience, "_SILENT_S", (1000.0, 8000.0))
     return made
 
 
