@@ -18,6 +18,7 @@ from launcher.agent.system import trust as rule
 from launcher.agent.terminal import attach
 from launcher.backends._outputs import RemoteOutputs
 from launcher.errors import CommandError, LaunchError
+from launcher.login.hints import hints, last_line
 from launcher.system import numbers, pipes, proc, trust
 from launcher.system.question import Question
 
@@ -48,20 +49,6 @@ _NAMING = {
     "-S": re.compile("()(.+)", re.DOTALL),
 }
 """Options of ssh that name a socket, and where in their value."""
-
-HINTS = {
-    "Host key verification failed": "its key is not known here: compare its fingerprint, then ssh there once and "
-    "accept it (or ssh-keyscan HOST >> ~/.ssh/known_hosts)",
-    "REMOTE HOST IDENTIFICATION HAS CHANGED": "another host answers there now, or someone intercepts the connection: "
-    "ask its admin, then ssh-keygen -R HOST",
-    "Permission denied": "no key of yours is let in there, and passwords are not asked for: ssh-copy-id HOST, or name "
-    "the key with ansible_ssh_private_key_file",
-    "Could not resolve hostname": "its name is not known here: give ansible_host in the inventory",
-    "Connection refused": "nothing listens on its SSH port: is it up, is ansible_port right?",
-    "No route to host": "it is down, or a network is",
-    "timed out": "it is down, or a firewall drops what is sent there",
-}
-"""What to do about ssh's errors."""
 
 
 def argv(node: Node, *call: str) -> tuple[str, ...]:
@@ -191,17 +178,3 @@ def check(answers: Sequence[Any]) -> None:
     if failed:
         hint = "\n        ".join(hints(failed)) or None
         raise CommandError("; ".join(failed), hint=hint, in_part=len(failed) < len(answers))
-
-
-def last_line(said: str) -> str:
-    """The line of ssh's stderr that gives the reason."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    for line in lines:
-        if any(words in line for words in HINTS):
-            return line
-    return lines[-1] if lines else ""
-
-
-def hints(messages: Sequence[str]) -> list[str]:
-    """What to do about the messages that are known."""
-    return list(dict.fromkeys(text for message in messages for words, text in HINTS.items() if words in message))

@@ -8,8 +8,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
-from launcher.backends.ansible import playbook, ssh
+from launcher.backends.ansible import playbook
 from launcher.errors import BackendUnavailableError, RequestError
+from launcher.login.hints import hints as known_hints
+from launcher.login.hints import last_line
 from launcher.system import storage
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ def _check(nodes: int, running: playbook.Playbook) -> None:
     nobody = "Ansible reached no host: it reads a different inventory than distlaunch does"
     head = f"{len(lines)} of {asked} hosts cannot take part" if lines else running.failure or nobody
     error = RequestError if kinds and kinds <= {"duplicate", "settings"} else BackendUnavailableError
-    hints = [*ssh.hints(list(problems.values())), *_hints(kinds)]
+    hints = [*known_hints(list(problems.values())), *_hints(kinds)]
     raise error(
         "; ".join([head, *lines]) if len(lines) < 2 else "\n  ".join([head + ":", *lines]),
         hint="\n        ".join(hints) or None,
@@ -156,7 +158,7 @@ def _clean(message: str) -> str:
         r"^(Task failed: |Action failed: |Data could not be sent to remote host [^:]*over ssh: )+", "", message
     )
     message = re.sub(r"^Failed to connect to the host via ssh:\s*", "", message.strip())
-    return ssh.last_line(message) or message
+    return last_line(message) or message
 
 
 def _hints(kinds: set[str]) -> list[str]:

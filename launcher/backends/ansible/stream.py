@@ -20,6 +20,7 @@ from launcher.backends._patience import Patience
 from launcher.backends.ansible import ssh
 from launcher.backends.ansible.frames import FrameError, Frames
 from launcher.errors import CommandError
+from launcher.login.hints import last_line
 from launcher.system import pipes, proc
 
 if TYPE_CHECKING:
@@ -145,9 +146,7 @@ class Tail:
             return
         code, said = pipe.end()
         if not self.finished:
-            self.problem = (
-                "no answer" if hung else self._odd.last or ssh.last_line(said) or f"ssh ended with code {code}"
-            )
+            self.problem = "no answer" if hung else self._odd.last or last_line(said) or f"ssh ended with code {code}"
             self._odd.last = ""
             self.lost_at = self.lost_at or self._patience.heard_at
             self._patience.pause()

@@ -187,12 +187,12 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
 
     def refresh(self, handle: SlurmHandle) -> None:
         """Fetch what is new, if it is behind a login node."""
-        if self.site.login:
+        if self.site.login and "remote" in handle:
             behind_login.refresh(self.site.login, handle)
 
     def open_stream(self, handle: SlurmHandle, offsets: Mapping[int, int] | None = None) -> Stream:
         """The files that the agents write; reading them puts no load on the controller."""
-        if self.site.login:
+        if self.site.login and "remote" in handle:
             self._follows = True
             return behind_login.stream(self.site.login, handle, offsets or {})
         return FileStream(directory_of(handle), handle["nodes"], offsets or {}, job_output=True)
@@ -241,8 +241,8 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
             raise
 
     def remove(self, handle: SlurmHandle) -> None:
-        """Remove the run's directory behind a login node; the project's stays."""
-        if self.site.login:
+        """Remove the run's directory behind a login node, unless it is another user's; the project's stays."""
+        if self.site.login and "remote" in handle and "elsewhere" not in handle:
             behind_login.remove(self.site.login, handle)
 
     def signal(self, handle: SlurmHandle, signum: int) -> None:

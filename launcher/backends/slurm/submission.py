@@ -13,6 +13,7 @@ from subprocess import CompletedProcess
 from typing import IO, TYPE_CHECKING
 
 from launcher.agent.outputs.packs import LIST
+from launcher.agent.outputs.tree import SENT_MTIME_S
 from launcher.backends._writing import write_beside, write_files
 from launcher.backends.slurm import run_files, submitit
 from launcher.backends.slurm.site import LoginSite
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 _SBATCH_S = 60.0
 _CUT, _FULL, _TWICE = 21, 22, 23
-_MTIME_S = 946_684_800
 
 SEND = r"""
 umask 077
@@ -119,7 +119,7 @@ def again(site: Site, run_dir: Path, attempt: int) -> Submit:
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
     info = tarfile.TarInfo(name)
-    info.size, info.mode, info.mtime = len(content), 0o600, _MTIME_S
+    info.size, info.mode, info.mtime = len(content), 0o600, SENT_MTIME_S
     tar.addfile(info, io.BytesIO(content))
 
 
@@ -128,7 +128,7 @@ def _add_pack(tar: tarfile.TarFile, snapshot: Snapshot, missing: Missing) -> Non
     with tempfile.TemporaryFile() as pack:
         write_pack(snapshot, missing.files, pack)
         info = tarfile.TarInfo(f"packs/{missing.new}")
-        info.size, info.mode, info.mtime = pack.tell(), 0o600, _MTIME_S
+        info.size, info.mode, info.mtime = pack.tell(), 0o600, SENT_MTIME_S
         pack.seek(0)
         tar.addfile(info, pack)
 
