@@ -146,6 +146,20 @@ def test_a_refusal_by_admission_ends_a_run_of_any_kind(kinds: User) -> None:
         assert (done.exit_code, done.stdout) == (0, "hello\n"), f"{kind}: {done.stderr}"
 
 
+def test_a_pytorchjob_whose_second_pod_comes_late_is_waited_for(kinds: User) -> None:
+    """Its pods are not started again, and one that was never created has not ended."""
+    kinds.kube.quota(kinds.namespace, pods="1")
+    kinds.write("meet.py", MEET)
+    follower = kinds.follow("--kind", "pytorchjob", "--nodes", "2", "--log-ranks", "all", "meet.py")
+    follower.wait_err("(5 s)")  # with one node or the other
+
+    kinds.kube.api.delete(f"/api/v1/namespaces/{kinds.namespace}/resourcequotas/quota")
+
+    done = follower.result()
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.count("/2: sum 3") == 2
+
+
 def test_kueue_admits_a_run_and_one_that_waits_reports_it(kinds: User) -> None:
     kueue = {"apiVersion": "kueue.x-k8s.io/v1beta1"}
     objects: list[dict[str, Any]] = [{**kueue, "kind": "ResourceFlavor", "metadata": {"name": "any"}}]

@@ -68,6 +68,7 @@ class RunWatch:
         self._container = KINDS[handle["kind"]].container
         self._python = handle.get("python") or "python3"
         self._log_waits: dict[str, float] = {}
+        self._made: set[int] = set()  # nodes that had a pod; their controller may need a while to create it
         self._logs = PodLogs(self._directory, handle, lambda: self.cluster)
         self._beside = Beside(self._directory)
 
@@ -132,6 +133,7 @@ class RunWatch:
         causes: dict[int, Cause] = {}
         deleted = states.removed(KINDS[self._handle["kind"]].kind, self._handle["name"]) if gone else None
         noted = storage.read_json(kept.given_up(self._handle)) or deleted
+        self._made.update(node for node, known in enumerate(pods) if known)
         for node, known in enumerate(pods):
             if known:
                 nodes.append(self._settled(node, known[-1], states.state(known[-1], over=over, restarts=restarts)))
@@ -139,15 +141,15 @@ class RunWatch:
                 if not gone and end is not None and known[-1].deleted is not None and not known[-1].lost:
                     found = states.swept(end)
             else:
-                nodes.append("ended" if over or not restarts else "pending")
+                remade = restarts or (node not in self._made and self._handle["kind"] != "pods")
+                nodes.append("pending" if remade and not over else "ended")
                 found = noted or (states.swept(end) if end else None)
             if found is not None and nodes[-1] == "ended":
                 causes[node] = found
         if not over and restarts:
             self._give_up_what_eats(pods)
         lost = states.unheard(pods, restarts=restarts, context=self._handle["context"])
-        why = "" if over else lost or self._detail(pods, start_timeout_s)
-        detail = states.steady(why, self._handle["name"])
+        detail = states.steady("" if over else lost or self._detail(pods, start_timeout_s), self._handle["name"])
         return Liveness(nodes=tuple(nodes), detail=detail, causes=causes, succeeded=states.succeeded(owner))
 
     def _settled(self, node: int, pod: Pod, state: NodeState) -> NodeState:
@@ -169,9 +171,8 @@ class RunWatch:
             return why
         if missing:
             suspended = ((self._owner()[0] or {}).get("spec") or {}).get("suspend")
-            return f"{missing} of {len(pods)} pods are not created yet" + (
-                ": it waits to be admitted" if suspended else ""
-            )
+            admitted = ": it waits to be admitted" if suspended else ""
+            return f"{missing} of {len(pods)} pods are not created yet{admitted}"
         slow = [known[-1] for known in pods if known[-1].waits]
         slow = [pod for pod in slow if time.time() - states.waits_since(pod) > _PATIENCE_S]
         if slow and (why := states.event_text(refused.events(self.cluster, slow[0].name))):
