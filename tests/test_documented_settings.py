@@ -24,6 +24,8 @@ def test_the_settings_of_every_launch_are_in_their_table_with_their_defaults() -
         "on_hangup": ("`detach`, with `local` `cancel`", ""),
         "numa_binding": ("none", ""),
         "time": ("none", ""),
+        "claim": ("none", ""),
+        "workers": ("none", 0),
         "runs_dir": ("`~/.distlaunch/runs`", ""),
     }
     for heading, cls in (("`[defaults]`", JobOptions), ("Top level", config.GlobalOptions)):

@@ -81,6 +81,16 @@ class Failure(str, Enum):
         "cancelled",
         About("cancelled", 130, False, "the user cancelled the run", agent_exit_code=130),
     )
+    NOT_CHOSEN = (
+        "not_chosen",
+        About(
+            "not chosen",
+            1,
+            False,
+            "of a run that is queued on several clusters, this try got no claim: its script was not started",
+            agent_exit_code=69,
+        ),
+    )
     SUBMISSION = (
         "submission",
         About("not submitted", None, False, "the run never reached its cluster"),

@@ -8,19 +8,27 @@ import sys
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from .failures import Failure
+from .secret_files import FUNCTION_FILE, KEY_FILE, function_in, key_in
 
 if TYPE_CHECKING:
     from .messages import LentTerminal, Rendezvous
 
 LOOPBACK = "127.0.0.1"
-KEY_FILE, FUNCTION_FILE = "key", "function"
-"""Files next to spec.json, readable only by their owner, for what must not be in it."""
-
-_SHORTEST_KEY = 32
 THREADS = "OMP_NUM_THREADS"
 
 _BESIDE = ("key", "function")
-_IF_SET = ("output_dir", "project", "hold_s", "hold_node", "debug", "terminal", "array", "may_move", "plain_stream")
+_IF_SET = (
+    "output_dir",
+    "project",
+    "hold_s",
+    "hold_node",
+    "debug",
+    "terminal",
+    "array",
+    "may_move",
+    "plain_stream",
+    "claim",
+)
 """Fields that few runs set; left out of the JSON if unset."""
 
 
@@ -179,6 +187,13 @@ class Job(NamedTuple):
     function: Optional[str] = None
     """The request to call a function, in base64: in the file `function`, never in spec.json."""
 
+    claim: Optional[Dict[str, Any]] = None
+    """The run is queued on several clusters, and node 0 starts the workers only once it has the claim; None: at once.
+
+    `wait_s`: how long it waits for a launcher to grant that. With `place`, a directory or `ssh://HOST/DIRECTORY`, it
+    claims the file `race` there itself, for the run's name.
+    """
+
     may_move: bool = False
     """Whether `directory`, which contains spec.json, may be moved: `read` adjusts the job's paths below it."""
 
@@ -194,9 +209,9 @@ class Job(NamedTuple):
             )
         job = cls(**data)
         beside = os.path.dirname(path)
-        job = job._replace(key=_key(os.path.join(beside, KEY_FILE), alone=job.max_nodes == 1))
+        job = job._replace(key=key_in(os.path.join(beside, KEY_FILE), alone=job.max_nodes == 1))
         if job.kind == "function":
-            job = job._replace(function=_function(os.path.join(beside, FUNCTION_FILE)))
+            job = job._replace(function=function_in(os.path.join(beside, FUNCTION_FILE)))
         return job.moved_to(os.path.dirname(os.path.abspath(path))) if job.may_move else job
 
     def to_json(self, *, without: Sequence[str] = ()) -> Dict[str, Any]:
@@ -276,25 +291,3 @@ class Job(NamedTuple):
         if workers > 1 or self.shares_host:
             return "1", "several workers share the host, and it was not set: torchrun's rule"
         return None, "one worker has the host, or what the scheduler gives it: torchrun's rule"
-
-
-def _key(path: str, *, alone: bool) -> str:
-    """The run's key; a single node may make its own, as no other node needs it."""
-    try:
-        with open(path, encoding="ascii") as file:
-            key = file.read().strip()
-    except FileNotFoundError:
-        if not alone:
-            raise ValueError(f"{path} is missing: it holds the secret by which nodes authenticate each other") from None
-        return os.urandom(32).hex()
-    if len(key) < _SHORTEST_KEY:
-        raise ValueError(f"{path} does not hold a key of at least {_SHORTEST_KEY} random characters")
-    return key
-
-
-def _function(path: str) -> str:
-    try:
-        with open(path, encoding="ascii") as file:
-            return file.read()
-    except FileNotFoundError:
-        raise ValueError(f"{path} is missing: it holds the function to call") from None

@@ -57,6 +57,7 @@ while IFS= read -r request; do
         printf 'end\n'
         ;;
     there) ls -p 2>/dev/null; printf 'end\n' ;;
+    grant) : >"$2" && printf 'end\n' ;;
     'read '*)
         request=${request#read }
         from=${request%% *}
@@ -85,9 +86,9 @@ done
 class LoginOutputs(RemoteOutputs):
     """Files in a directory that the login node sees, as `Outputs`."""
 
-    def __init__(self, login: Login, directory: str) -> None:
-        """Waits until the login node answers. Raises `CommandError` if it does not."""
-        text = remote.program(_SERVE, directory)
+    def __init__(self, login: Login, directory: str, granted: str) -> None:
+        """Waits until the login node answers. `granted`: the file for `grant`. Raises `CommandError` without answer."""
+        text = remote.program(_SERVE, directory, granted)
         bridge = pipes.ProgramBridge([*login.words(), remote.command(text)])
         bridge.sock.sendall(text.encode(errors="surrogateescape"))
         super().__init__(login.name, bridge)
@@ -142,6 +143,10 @@ class LoginOutputs(RemoteOutputs):
 
     def release(self) -> None:
         """No agent waits for that."""
+
+    def grant(self) -> None:
+        """As `Outputs` does."""
+        list(self._lines(b"grant"))
 
     def _lines(self, request: bytes) -> Iterator[bytes]:
         self._send(request)

@@ -66,6 +66,9 @@ class Outputs(Protocol):
     def release(self) -> None:
         """Tell the node's agent that nothing more will be fetched. Raises `LaunchError`."""
 
+    def grant(self) -> None:
+        """Tell node 0's agent that its run has the claim for which it waits. Raises `LaunchError`."""
+
     def close(self) -> None:
         """Close the connection."""
 
@@ -78,7 +81,7 @@ class SharedOutputs:
         spec = storage.read_json(run_dir / "spec.json")
         if spec is None:
             raise StorageError(f"{run_dir / 'spec.json'} cannot be read")
-        self._tree = Tree(serve.directory_of(spec))
+        self._run_dir, self._tree = run_dir, Tree(serve.directory_of(spec))
 
     def listed(self, pattern: str) -> Listing:
         """As `Outputs` does."""
@@ -90,6 +93,10 @@ class SharedOutputs:
 
     def release(self) -> None:
         """No agent waits for that."""
+
+    def grant(self) -> None:
+        """As `Outputs` does."""
+        storage.write_whole(self._run_dir / serve.GRANTED, b"", mode=0o600)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -125,6 +132,10 @@ class RemoteOutputs:
     def release(self) -> None:
         """As `Outputs` does."""
         self._ask({"release": True}, lambda _: None)
+
+    def grant(self) -> None:
+        """As `Outputs` does."""
+        self._ask({"grant": True}, lambda _: None)
 
     def close(self) -> None:
         """End the program at the other end."""

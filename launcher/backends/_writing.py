@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from launcher.agent.job import FUNCTION_FILE, KEY_FILE
+from launcher.agent.secret_files import FUNCTION_FILE, KEY_FILE
 from launcher.system import storage, trust
 
 if TYPE_CHECKING:

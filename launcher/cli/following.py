@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from launcher.service.fetching import Fetching
 
 
-def interrupts(on_hangup: str, backend: AnyBackend) -> Interrupts:
+def interrupts(on_hangup: str, backend: AnyBackend | None) -> Interrupts:
     """How this process obeys signals; `on_hangup`: `cancel` or `detach`, empty for what fits the backend."""
-    return Interrupts(detaches=on_hangup == "detach" or (not on_hangup and not backend.is_here))
+    return Interrupts(detaches=on_hangup == "detach" or (not on_hangup and not (backend and backend.is_here)))
 
 
 def attach(found: Run, asked: Asked, interrupts: Interrupts) -> int:

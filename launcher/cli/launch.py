@@ -14,7 +14,7 @@ from launcher.errors import SpecError
 from launcher.service import launch as service
 from launcher.service import rendered
 from launcher.service.launch_options import LaunchOptions
-from launcher.service.request import chosen, of, resolve
+from launcher.service.request import ANY, chosen, of, resolve
 from launcher.settings import checks, config
 from launcher.settings.options import JobOptions
 
@@ -63,9 +63,16 @@ def options_of_cluster(words: list[str]) -> list[Parameter]:
     for word, after in zip(words, [*words[1:], ""], strict=False):
         flag, equals, value = word.partition("=")
         if flag in ("--on", "--cluster") and (name := value if equals else after):
-            named = config.load().cluster(name, lambda backend: backends.load(backend).options)
-            return parameters.from_fields(backends.load(named.backend).options, group="scheduler")
+            return _of_clusters(name)
     return []
+
+
+def _of_clusters(on: str) -> list[Parameter]:
+    settings = config.load()
+    every = settings.cluster_names() if on == ANY else on.split(",")
+    named = [settings.cluster(name, lambda backend: backends.load(backend).options) for name in every]
+    found = [parameters.from_fields(backends.load(each.backend).options, group="scheduler") for each in named]
+    return list({item.name: item for items in found for item in items}.values())
 
 
 def launching(
@@ -121,6 +128,14 @@ def _print_or_launch(name: str, values: dict[str, Any]) -> int:
 
 def asked(backend_name: str | None, values: dict[str, Any]) -> Request:
     """The request that the command line makes. Also sets up output."""
+    values, settings = prepared(values)
+    request = resolve(backend_name, values, settings)
+    late_options.warn(values, request.backend.options)
+    return request
+
+
+def prepared(values: dict[str, Any]) -> tuple[dict[str, Any], config.Config]:
+    """The values in our own spelling, and the settings. Also sets up output."""
     values, notes = spellings.translated(values)
     settings = config.load()
     output.setup(verbosity=-1 if values.get("quiet") else int(bool(values.get("verbose"))))
@@ -129,21 +144,18 @@ def asked(backend_name: str | None, values: dict[str, Any]) -> Request:
     for file in settings.files:
         output.detail(f"settings: {file.path}")
     output.note(*notes)
-    request = resolve(backend_name, values, settings)
-    late_options.warn(values, request.backend.options)
-    return request
+    return values, settings
 
 
 def launch(backend_name: str | None, values: dict[str, Any]) -> int:
     """Resolve, plan, and submit; then follow the run to its end. Returns the exit code."""
-    planned = service.planned(asked(backend_name, values))
+    return launch_planned(service.planned(asked(backend_name, values)), values)
+
+
+def launch_planned(planned: service.Launch, values: dict[str, Any]) -> int:
+    """Submit the plan, and follow the run to its end. Returns the exit code."""
+    planned = checked(planned, values)
     request = planned.request
-    if (ranks := spellings.local_ranks(values, planned.plan)) is not None:
-        typed = request.options.interactive
-        request = replace(request, ranks=ranks | {int(typed)} if typed else ranks, ranks_asked=True)
-        planned = planned._replace(request=request)
-    _check_ranks(planned)
-    _check_fetch(planned)
     if request.options.dry_run or request.options.render_to:
         show_rendered(planned)
         return 0
@@ -157,15 +169,32 @@ def launch(backend_name: str | None, values: dict[str, Any]) -> int:
         if others := run.id != planned.path.name:
             output.note(f"{run.id} has not ended, so no other run of this name is started")
         if request.options.detach and not interrupts.stops:
-            with output.after(f"{run.id} continues", f"to end it: distlaunch cancel {run.id}", read=True):
-                started: Started = {"run": run.id, "path": str(run.path), "job_id": run.job_id}
-                output.result(started, run.id)
-            return 0
+            return detached(run)
         try:
-            return _follow_other(planned, run, interrupts) if others else _follow(planned, run, interrupts)
+            return _follow_other(planned, run, interrupts) if others else follow(planned, run, interrupts)
         except KeyboardInterrupt:
             output.warn(f"{run.id} may still be running; to end it: distlaunch cancel --force {run.id}")
             raise
+
+
+def detached(run: Run) -> int:
+    """Print the id of a run that is not followed."""
+    with output.after(f"{run.id} continues", f"to end it: distlaunch cancel {run.id}", read=True):
+        started: Started = {"run": run.id, "path": str(run.path), "job_id": run.job_id}
+        output.result(started, run.id)
+    return 0
+
+
+def checked(planned: service.Launch, values: dict[str, Any]) -> service.Launch:
+    """The launch with the ranks that are shown. Raises `SpecError` for ranks and nodes that it has not."""
+    request = planned.request
+    if (ranks := spellings.local_ranks(values, planned.plan)) is not None:
+        typed = request.options.interactive
+        request = replace(request, ranks=ranks | {int(typed)} if typed else ranks, ranks_asked=True)
+        planned = planned._replace(request=request)
+    _check_ranks(planned)
+    _check_fetch(planned)
+    return planned
 
 
 def _check_ranks(planned: service.Launch) -> None:
@@ -198,7 +227,8 @@ def _check_fetch(planned: service.Launch) -> None:
         raise SpecError(f"--fetch-node {wanted}: there is no such node", hint=f"nodes: 0 to {count - 1}, or all")
 
 
-def _follow(planned: service.Launch, run: Run, interrupts: Interrupts) -> int:
+def follow(planned: service.Launch, run: Run, interrupts: Interrupts) -> int:
+    """Follow a run that was started here to its end. Returns its exit code."""
     # Imported here: only a launch that is followed needs it.
     from launcher.cli import following
     from launcher.service import arrays

@@ -24,7 +24,6 @@ NOTED = {
     "rdzv-backend": _NODES,
     "standalone": _NODES,
     "monitor-interval": "distlaunch notices at once when a worker exits",
-    "start-method": "it applies to functions, not to scripts; see --start",
     "event-log-handler": "events are kept in the run's directory",
     "run-path": "workers are always forked from a running Python",
     "redirects": "every rank's output is kept in the run's directory; --log-ranks selects what is shown",

@@ -32,7 +32,7 @@ _PLACES = 4
 
 def heading(run: Run) -> str:
     """One line that names a starting run."""
-    where = f"{run.backend}, cluster {run.cluster}" if run.cluster else run.backend
+    where = f"{run.backend}, cluster {run.cluster}" if run.cluster and run.backend else run.cluster or run.backend
     return f"{output.paint(run.id, 'bold')} on {where}{job(run)}"
 
 

@@ -6,6 +6,7 @@ from typing import Literal, TypedDict
 
 from launcher.agent.failures import Failure
 from launcher.results.files import Fetched  # noqa: TC001 - schemas are made from the types
+from launcher.results.race import MaybeRace
 
 State = Literal["pending", "starting", "running", "stopping", "success", "failed", "unknown"] | Failure
 """State of a run; of the failure classes, only final states."""
@@ -163,7 +164,7 @@ class Followed(RunState, Started, _MaybeFetched):
     """Where the first node's workers wrote relative paths, on its host; null if that is not known."""
 
 
-class Status(RunState, Started):
+class Status(RunState, Started, MaybeRace):
     """All that is known about a run."""
 
     output_dir: str | None

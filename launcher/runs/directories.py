@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import time
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.errors import RequestError, RunNotFoundError, StorageError, UntrustedError
+from launcher.runs import races
 from launcher.runs.records import DIRECTORY_HINT, Run
 from launcher.system import amounts, numbers, storage, trust
 
@@ -35,6 +36,11 @@ def root(setting: str, env: Mapping[str, str] | None = None) -> Path:
         raise StorageError("there is no HOME to keep runs in", hint=DIRECTORY_HINT)
     trust.require("runs_dir", path)
     return path
+
+
+def root_of(path: Path) -> Path:
+    """The directory of all runs that the directory of a run, or of one of its tries, is in."""
+    return path.parents[2] if path.parent.name == races.TRIES and is_id(path.parents[1].name) else path.parent
 
 
 def new_id(name: str, now: float | None = None) -> str:
@@ -82,7 +88,7 @@ def find(directory: Path, text: str) -> Run:
 
 def again(run: Run) -> Run:
     """The run, read again from its directory."""
-    return find(run.whole_path.parent, run.id)
+    return find(run.root, run.id)
 
 
 def _find(directory: Path, text: str) -> Run:
@@ -106,7 +112,16 @@ def _find(directory: Path, text: str) -> Run:
 
 
 def read(directory: Path, name: str) -> Run:
-    """The run in that directory. If it is not a valid one, `damaged` says why."""
+    """The run in that directory. If it is not a valid one, `damaged` says why.
+
+    Of a run that is queued on several clusters, this is the try that has its claim, under the run's id.
+    """
+    found = recorded(directory, name)
+    return _chosen(found) if found.race else found
+
+
+def recorded(directory: Path, name: str) -> Run:
+    """The run as that directory's own record has it."""
     path = directory / name
     try:
         values = storage.read_trusted_json("run", path / "run.json")  # it names programs that are executed
@@ -122,8 +137,16 @@ def read(directory: Path, name: str) -> Run:
     return Run(id=name, path=path, damaged="run.json is not a run's", **{"created": created(name), **kept})
 
 
+def _chosen(run: Run) -> Run:
+    claim = races.claim(run)
+    if claim is None:
+        return run
+    found = read(run.path / races.TRIES, claim["run"]) if is_id(claim["run"]) else replace(run, damaged="no try")
+    return replace(found, id=run.id, created=run.created, won=run.race)
+
+
 _TYPES: dict[str, tuple[type, ...]] = {
-    **{item.name: (str,) for item in fields(Run) if item.name not in ("id", "path", "ended", "damaged")},
+    **{item.name: (str,) for item in fields(Run) if item.name not in ("id", "path", "ended", "damaged", "won")},
     "created": (int, float),
     "attempt": (int,),
     "options": (dict,),
@@ -131,6 +154,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "command": (list,),
     "plan": (dict,),
     "handle": (dict, type(None)),
+    "race": (dict, type(None)),
 }
 """Types that each key of a `run.json` may have."""
 

@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import errno
 import os
-import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import launcher
-from launcher.errors import LaunchError, StorageError
+from launcher.errors import StorageError
 from launcher.runs.sources import JOB_OUTPUT
 from launcher.system import numbers, storage, trust
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
+    from launcher.results.race import Race
     from launcher.runs.handle import Handle
     from launcher.runs.sources import Source
 
@@ -63,6 +63,12 @@ class Run:
     attempt: int = 0
     """The attempt that was last started by request. What nodes reported in earlier attempts does not count."""
 
+    race: Race | None = None
+    """Of a run that is queued on several clusters, what was asked and tried (`races.py`)."""
+
+    won: Race | None = None
+    """Of the try that has the claim of such a run, and goes by that run's id: the run's `race`."""
+
     launcher_version: str = launcher.__version__
     ended: dict[str, Any] | None = None
     """The result before a restart that never took effect."""
@@ -86,6 +92,11 @@ class Run:
     def whole_path(self) -> Path:
         """The directory of the run, or of the array that it belongs to. This directory is locked."""
         return self.path.parents[1] if "/" in self.id else self.path
+
+    @property
+    def root(self) -> Path:
+        """The directory of all runs, where it is found by its id."""
+        return self.path.parents[2] if self.won is not None else self.whole_path.parent
 
     @property
     def known(self) -> Handle:
@@ -228,33 +239,6 @@ def record_handle(run: Run, handle: Handle) -> Run:
     return submitted
 
 
-@contextmanager
-def cancelling(run: Run, *, force: bool) -> Iterator[None]:
-    """Record the request to cancel before the block asks the backend; take it back if the backend refuses."""
-    paths = _cancel_notes(run)
-    before = [storage.read_json(path) for path in paths]
-    note_cancel(run, force=force)
-    try:
-        yield
-    except LaunchError as error:
-        for path, request in zip(paths, before, strict=True):
-            if request is not None:
-                storage.write_whole(path, storage.encode_json(request))
-            elif not error.in_part:
-                path.unlink(missing_ok=True)
-        raise
-
-
-def note_cancel(run: Run, *, force: bool) -> None:
-    """Record the request to cancel. Agents that start later exit at once, if they see the run's directory."""
-    for path in _cancel_notes(run):
-        storage.write_whole(path, storage.encode_json({"time": round(time.time(), 3), "force": force}))
-
-
-def _cancel_notes(run: Run) -> list[Path]:
-    return [each.path / "cancel.json" for each in (run, *map(run.task, run.tasks))]
-
-
 def finish(run: Run, result: Mapping[str, Any]) -> bool:
     """Record the final outcome, unless another process has. Returns whether it was recorded."""
     return storage.write_once(run.path / "result.json", storage.encode_json(dict(result)))
@@ -291,7 +275,15 @@ def give_back(run: Run) -> None:
     (run.path / "cancel.json").unlink(missing_ok=True)
 
 
+def note_race(run: Run, race: Race) -> Run:
+    """Record what was asked and tried so far of a run that is queued on several clusters."""
+    noted = replace(run, race=race)
+    _record(noted)
+    return noted
+
+
 def _record(run: Run) -> None:
     values = asdict(run)
-    del values["path"], values["ended"], values["damaged"]
+    for name in ("path", "ended", "damaged", "won"):
+        del values[name]
     storage.write_whole(run.path / "run.json", storage.encode_json(values), mode=0o600)

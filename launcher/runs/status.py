@@ -111,7 +111,12 @@ def ended(result: Mapping[str, Any]) -> RunState:
 def _unsubmitted(run: Run) -> RunState | None:
     """The state of a run that is being submitted, or never began to be; None if its launcher died on the way."""
     owner = lock.owner(run.whole_path)
-    if owner is not None and owner.submits and not owner.seems_gone:
+    lives = owner is not None and owner.submits and not owner.seems_gone
+    if run.race is not None and run.handle is None:
+        where = ", ".join(each["cluster"] for each in run.race["tries"]) or run.cluster
+        who = str(owner) if lives else f"no launcher: distlaunch attach {run.id}"
+        return nothing("pending", f"queued on {where}; who gets it is decided by {run.race['claim'] or who}")
+    if lives:
         return nothing("pending", f"being submitted by {owner}")
     if run.handle is not None:
         return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from launcher import output
 from launcher.console import summary
 from launcher.errors import LaunchError
-from launcher.runs import records
+from launcher.runs import cancel_notes
 from launcher.service import observe
 from launcher.system.question import Question
 
@@ -77,5 +77,5 @@ def _tell(run: Run, task: Task) -> None:
 
 def _cancel(run: Run, *, force: bool) -> None:
     output.note(f"killing {run.id}" if force else f"cancelling {run.id}; once more to kill it")
-    with records.cancelling(run, force=force):
+    with cancel_notes.cancelling(run, force=force):
         observe.backend_of(run).cancel(run.known, force=force)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.console import live_line
 from launcher.errors import RequestError, SpecError
-from launcher.runs import directories, status
+from launcher.runs import directories, lock, status
 from launcher.service import observe
 from launcher.settings import checks, config
 from launcher.settings.options import JobOptions
@@ -44,6 +44,14 @@ def options(log_ranks: str | None, on_hangup: str | None, tail: str) -> Asked:
         raise SpecError(f"tail {tail!r} is not a number of lines", hint="write --tail 100, or --tail all")
     ranks = config.ranks(general["log_ranks"].value)
     return Asked(ranks, job["on_hangup"].value, None if tail == "all" else int(tail))
+
+
+def is_undecided(found: Run) -> bool:
+    """Whether the run waits on several clusters, and no process decides which of them gets it."""
+    if found.race is None or found.result is not None:
+        return False
+    owner = lock.owner(found.path)
+    return owner is None or owner.seems_gone
 
 
 def submitted(found: Run) -> Run:

@@ -9,7 +9,7 @@ from launcher import output
 from launcher.agent.failures import Failure
 from launcher.errors import StorageError
 from launcher.results import run as results
-from launcher.runs import directories, lock, records, status
+from launcher.runs import cancel_notes, directories, lock, races, records, status
 from launcher.service import observe, undo
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def cancel(found: Run, *, force: bool = False, wait: bool = True) -> RunState:
     if state is not None and state.get("exit_code") is not None:
         return state
     try:
-        with records.cancelling(found, force=force), lock.hold(found.whole_path, "cancel", wait_s=_LOCK_S):
+        with cancel_notes.cancelling(found, force=force), lock.hold(found.whole_path, "cancel", wait_s=_LOCK_S):
             found = _end(found, force=force)
     except StorageError as error:
         if found.handle is None:
@@ -47,6 +47,12 @@ def _end(found: Run, *, force: bool) -> Run:
     found = observe.whole(directories.again(found))
     if (known := status.current(found)) is not None and known["exit_code"] is not None:
         return found
+    if found.race is not None:
+        for each in found.race["tries"]:
+            if each["ended_at"] is None:
+                cancel(directories.read(found.path / races.TRIES, each["run"]), force=force)
+        records.finish(found, undo.unsubmitted(Failure.CANCELLED))
+        return found
     sent = observe.sent(found)
     if sent.handle is None or sent.attempt < found.attempt:  # nothing was started, but objects for it may exist
         if found.handle is not None:
@@ -58,7 +64,7 @@ def _end(found: Run, *, force: bool) -> Run:
         return found
     if not found.submitted and sent.whole_path == sent.path:
         sent = records.record_handle(sent, sent.handle)
-    with records.cancelling(sent, force=force):  # a requeue has removed the first request
+    with cancel_notes.cancelling(sent, force=force):  # a requeue has removed the first request
         observe.backend_of(sent).cancel(sent.known, force=force)
     return sent
 

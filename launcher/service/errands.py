@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from launcher import output
 from launcher.console import live_line
 from launcher.errors import LaunchError, StorageError
-from launcher.runs import records
-from launcher.service import limits
+from launcher.runs import cancel_notes
+from launcher.service import limits, rival
 from launcher.system.question import Question
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Errands:
                 call()
                 return
             try:
-                with records.cancelling(self._run, **keywords):
+                with cancel_notes.cancelling(self._run, **keywords):
                     call()
             except StorageError as error:  # the request cannot be recorded, but can be carried out
                 output.warn(error.message)
@@ -50,7 +50,10 @@ class Errands:
         self._errands.append((method, errand))
 
     def event(self, node: int, record: Event) -> None:
-        """Fetch files while a node waits for that."""
+        """Fetch files while a node waits for that; grant the claim again to a run that has it and was started again."""
+        won = self._run.won
+        if record.name == "claim_wanted" and won is not None and won["claim"] is None and record.fields.get("attempt"):
+            self._errands.append(("grant", Question(lambda: rival.grant(self._run, self._backend), "grant")))
         if record.name == "outputs_ready" and self._fetching is not None:
             self._fetching.ready(self._run, node, failed=record.fields.get("result") != "success")
 

@@ -24,6 +24,15 @@ def find(directory: Path, text: str, on: str | None = None) -> Run:
 
     If none is known here, the cluster or backend `on` is asked, and the run is adopted. Raises `RunNotFoundError`.
     """
+    found = _find(directory, text, on)
+    if found.won is None and found.race is None:
+        return found
+    from launcher.service import race  # few runs need it
+
+    return race.caught_up(found)
+
+
+def _find(directory: Path, text: str, on: str | None) -> Run:
     if (job := _JOB.fullmatch(text)) and (found := _by_job(directory, job)) is not None:
         return found
     try:

@@ -10,7 +10,7 @@ from launcher import output
 from launcher.agent.failures import Failure
 from launcher.console import live_line, summary
 from launcher.errors import RequestError, StorageError
-from launcher.runs import directories, lock, records
+from launcher.runs import cancel_notes, directories, lock, records
 from launcher.service import undo
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def planned(request: Request) -> Launch:
 
 def start(launch: Launch, interrupts: Interrupts | Unattended) -> records.Run:
     """Create the run's directory and submit the run. With `--unique`, returns a run of its name that has not ended."""
-    run = _run(launch.request, launch.plan, launch.path)
+    run = record_of(launch.request, launch.plan, launch.path)
     options = launch.request.options
     if options.if_running != "new" and (options.unique or options.if_running):
         from launcher.service import unique  # few launches need it
@@ -55,11 +55,11 @@ def start(launch: Launch, interrupts: Interrupts | Unattended) -> records.Run:
             records.create(run)
     else:
         records.create(run)
-    return _submit(launch.request.backend, launch.plan, run, interrupts)
+    return send(launch.request.backend, launch.plan, run, interrupts)
 
 
-def _run(request: Request, plan: Plan, path: Path) -> records.Run:
-    """The run's record, which outlives this process."""
+def record_of(request: Request, plan: Plan, path: Path) -> records.Run:
+    """The run's record, which outlives this process; it is not written yet."""
     return records.Run(
         id=path.name,
         path=path,
@@ -83,7 +83,7 @@ def _run(request: Request, plan: Plan, path: Path) -> records.Run:
     )
 
 
-def _submit(backend: AnyBackend, plan: Plan, run: records.Run, interrupts: Interrupts | Unattended) -> records.Run:
+def send(backend: AnyBackend, plan: Plan, run: records.Run, interrupts: Interrupts | Unattended) -> records.Run:
     """Submit the plan. On failure, end what was started and record that; warn if something may be left."""
     begun: Handle | None = None
 
@@ -92,11 +92,9 @@ def _submit(backend: AnyBackend, plan: Plan, run: records.Run, interrupts: Inter
         begun = handle
         records.record_handle(run, {**handle, "submitting": True})
 
-    with lock.hold(
-        run.path, backend.name, submits=True, wait_s=_LOCK_S, watch=lambda: _hear_of_cancel(run, interrupts)
-    ):
+    with lock.hold(run.path, backend.name, submits=True, wait_s=_LOCK_S, watch=lambda: hear_of_cancel(run, interrupts)):
         try:
-            _hear_of_cancel(run, interrupts)  # requested before the lock was held
+            hear_of_cancel(run, interrupts)  # requested before the lock was held
             with interrupts.at_once(), live_line.waiting(f"submitting to {backend.name}"):
                 begun = backend.submit(plan, record)
             return records.record_handle(run, begun)
@@ -114,7 +112,7 @@ def _submit(backend: AnyBackend, plan: Plan, run: records.Run, interrupts: Inter
             raise
 
 
-def _hear_of_cancel(run: records.Run, interrupts: Interrupts | Unattended) -> None:
+def hear_of_cancel(run: records.Run, interrupts: Interrupts | Unattended) -> None:
     """Turn a request to cancel the run into a request to stop its submission."""
     if run.cancel_requested is not None:
         interrupts.cancelled()
@@ -136,7 +134,7 @@ def _leave(run: records.Run, handle: Handle, *, stopped: bool) -> None:
         f"parts of the run may still be running: {handle['submitting']}; to end it: distlaunch cancel --force {run.id}"
     )
     if stopped:
-        records.note_cancel(run, force=True)
+        cancel_notes.note(run, force=True)
     records.record_handle(run, handle)
 
 

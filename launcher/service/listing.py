@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from launcher.errors import RequestError
 from launcher.runs import directories
@@ -60,7 +60,8 @@ def nodes(run: Run, state: RunState) -> str:
 
 def whole(run: Run, state: RunState) -> Status:
     """All details of a run."""
-    return {
+    race = run.won or run.race
+    found = {
         "run": run.id,
         "path": str(run.path),
         "job_id": run.job_id,
@@ -72,6 +73,7 @@ def whole(run: Run, state: RunState) -> Status:
         "created": run.created or None,
         **state,
     }
+    return cast("Status", {**found, "race": race} if race else found)
 
 
 def _newest_first(directory: Path, array: str | None) -> Iterator[Run]:

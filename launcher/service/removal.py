@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import LaunchError, RequestError
-from launcher.runs import directories, lock
+from launcher.runs import directories, lock, races
 from launcher.service import observe
 from launcher.system import storage
 
@@ -38,20 +38,24 @@ def remove(run: Run, *, force: bool = False) -> None:
 
     `force`: remove its directory even if the cluster or a host cannot be reached.
     """
-    if run.path.is_symlink():  # adopted: it is removed here only
-        run.path.unlink()
+    own = run.root / run.id
+    if own.is_symlink():  # adopted: it is removed here only
+        own.unlink()
         return
-    with lock.hold(run.path, "rm"):
-        if run.handle is not None and not run.damaged:
-            try:
-                observe.backend_of(run).remove(run.handle)
-            except LaunchError:
-                if not force:
-                    raise
+    race = run.won or run.race
+    tries = [directories.read(own / races.TRIES, each["run"]) for each in race["tries"]] if race else []
+    with lock.hold(own, "rm"):
+        for each in tries or [run]:
+            if each.handle is not None and not each.damaged:
+                try:
+                    observe.backend_of(each).remove(each.handle)
+                except LaunchError:
+                    if not force:
+                        raise
         # Renamed first, so that it is never found half removed.
-        gone = run.path.with_name(f".removed.{run.id}.{os.getpid()}")
-        with storage.storage_errors(run.path):
-            run.path.rename(gone)
+        gone = own.with_name(f".removed.{run.id}.{os.getpid()}")
+        with storage.storage_errors(own):
+            own.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)
     if gone.exists():
         with storage.storage_errors(gone):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher import backends, output, spec
@@ -16,12 +17,15 @@ from launcher.system import names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from launcher.agent.messages import LentTerminal
     from launcher.backends._base import AnyBackend, Plan
     from launcher.runs.reader import Wanted
     from launcher.spec import JobSpec, Kind
+
+
+ANY = "any"
+"""In place of clusters' names: all of the settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +89,7 @@ def resolve(backend_name: str | None, values: Mapping[str, Any], settings: confi
         backend_name=where.backend.name,
         cluster=where.cluster.name if where.cluster else None,
         job=replace(
-            _job(asked, options, values["script"], values.get("args") or []),
+            _of_workers(_job(asked, options, values["script"], values.get("args") or []), job, where.backend),
             terminal=lent,
             debug=int(options.debug) if options.debug else None,
             fetches=asked.fetch_node if fetch else "",
@@ -131,6 +135,11 @@ def _lent(options: LaunchOptions, job: JobOptions, ranks: Wanted | None, backend
     rank = int(options.interactive) if options.interactive else min(ranks) if ranks and len(ranks) == 1 else None
     how = {"interactive": bool(options.interactive), "tty": job.tty != "never" and not output.as_json()}
     return terminal_modes.lent(rank, **how, here=backend.is_here)
+
+
+def are_several(on: str | None) -> bool:
+    """Whether the text names more than one cluster."""
+    return on is not None and (on == ANY or "," in on)
 
 
 class Chosen(NamedTuple):
@@ -234,6 +243,17 @@ def _job(options: JobOptions, launching: LaunchOptions, script: str, args: list[
     if options.name not in ("", job.name):
         output.note(f"name {options.name!r} becomes {job.name!r}, as names have to be valid everywhere")
     return job
+
+
+def _of_workers(job: JobSpec, given: Mapping[str, config.Setting], backend: AnyBackend) -> JobSpec:
+    """The job, with nodes for the number of all workers if that was given, and not the number of nodes after it."""
+    total, nodes = given["workers"], given["nodes"]
+    if not total.value or (nodes.source == "flag" != total.source):
+        return job
+    if nodes.source == total.source == "flag":
+        raise SpecError("--workers and --nodes exclude each other", hint="--nproc-per-node goes with either")
+    one = replace(job, nodes=spec.NodeRange(min=1, max=1), all_nodes=False)
+    return job_spec.of_workers(job, total.value, backend.plan(one, Path(job.cwd)).nodes[0].workers)
 
 
 def of(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:

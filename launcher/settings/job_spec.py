@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from launcher.errors import SpecError
 from launcher.spec import JobSpec, NodeRange, parse_duration, parse_env, parse_workers, run_name
 
 if TYPE_CHECKING:
@@ -32,12 +33,24 @@ def from_options(options: JobOptions, command: tuple[str, ...], *, kind: Kind, c
         secrets=options.secret,
         ship_secrets=options.ship_secrets,
         links="follow" if options.links == "follow" else "refuse" if options.links == "refuse" else "keep",
-        start="spawn" if options.start == "spawn" else "fork",
+        start="spawn" if options.start_method == "spawn" else "fork",
         preload=options.preload,
         time_limit_s=parse_duration(options.time, "time") if options.time else None,
         grace_s=parse_duration(options.grace, "grace"),
         agents=dict(passed_on(options)),
     )
+
+
+def of_workers(spec: JobSpec, total: int, per_node: int | None) -> JobSpec:
+    """The job with as many nodes as that many workers take. Raises `SpecError` if they do not fit."""
+    if not per_node:
+        hint = "--nproc-per-node M, or gpus_per_node of the cluster"
+        raise SpecError(f"--workers {total}: the number of workers per node is not known", hint=hint)
+    nodes, rest = divmod(total, per_node)
+    if rest:
+        hint = f"ask for {(nodes + 1) * per_node}, or for another number per node"
+        raise SpecError(f"--workers {total}: nodes with {per_node} workers each have not this many", hint=hint)
+    return replace(spec, nodes=NodeRange(min=nodes, max=nodes), all_nodes=False)
 
 
 def passed_on(options: JobOptions) -> Iterator[tuple[str, Any]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from launcher import spec
 from launcher.errors import SpecError
+from launcher.settings import job_checks
 from launcher.system import names
 
 if TYPE_CHECKING:
@@ -76,29 +77,6 @@ def duration(what: str) -> Callable[[str], object]:
     return lambda text: spec.parse_duration(text, what)
 
 
-def _numa_binding(text: str) -> str | None:
-    from launcher.agent.fabric.numa import MODES
-
-    if text:
-        one_of("numa-binding", *MODES)(text)
-    return text or None
-
-
-def _patterns(patterns: tuple[str, ...]) -> None:
-    from launcher.agent.outputs import tree
-
-    for pattern in patterns:
-        try:
-            tree.matcher(pattern)
-        except tree.TreeError as error:
-            raise SpecError(f"fetch: {error}") from None
-
-
-def _fetch_node(text: str) -> None:
-    if text != "all" and not (text.isascii() and text.isdecimal() and len(text) < 8):
-        raise SpecError(f"fetch-node {text!r} is neither a node rank nor all", hint="write --fetch-node all")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
     """Options of every backend; `job_spec.from_options` turns them into a `JobSpec`."""
@@ -116,6 +94,28 @@ class JobOptions:
         help="Workers per node; auto: one per GPU, or one on a node without GPUs.",
         check=spec.parse_workers,
         group="resources",
+    )
+    workers: int = option(
+        0,
+        metavar="N",
+        help="Number of all workers, instead of --nodes: each cluster has its own number of workers per node.",
+        check=not_below("workers"),
+        group="resources",
+    )
+    claim: str = option(
+        "",
+        metavar="DIR|ssh://HOST/DIR",
+        help="Where a run that is queued on several clusters is claimed by the first; else this command decides.",
+        executes=True,
+        check=job_checks.claim,
+        group="job",
+    )
+    claim_wait: str = option(
+        "5m",
+        metavar="DURATION",
+        help="How long such a run waits for the claim once it could start.",
+        check=duration("claim-wait"),
+        group="job",
     )
     name: str = option("", help="Run name [default: the script's].")
     python: str = option(
@@ -149,11 +149,11 @@ class JobOptions:
         check=one_of("links", "keep", "follow", "refuse"),
         group="files",
     )
-    start: str = option(
+    start_method: str = option(
         "fork",
         metavar="fork|spawn",
         help="fork: torch is imported once per node; spawn: once per worker, like torchrun.",
-        check=one_of("start", "fork", "spawn"),
+        check=one_of("start-method", "fork", "spawn", "forkserver"),
     )
     preload: tuple[str, ...] = option(
         (),
@@ -216,7 +216,7 @@ class JobOptions:
         "",
         metavar="MODE",
         help="Bind each worker to CPUs near its GPU: node, socket, exclusive or core-complex, as torchrun does.",
-        check=_numa_binding,
+        check=job_checks.numa_binding,
         job="numa_binding",
         group="resources",
     )
@@ -248,14 +248,14 @@ class JobOptions:
         metavar="PATTERN",
         flags=("--fetch",),
         help="At the end, fetch these files, such as 'results/**', as the command fetch does.",
-        check=_patterns,
+        check=job_checks.patterns,
         group="files",
     )
     fetch_node: str = option(
         "0",
         metavar="N|all",
         help="Fetch from this node, at the end and with the command fetch; all: one directory per host.",
-        check=_fetch_node,
+        check=job_checks.fetch_node,
         group="files",
     )
     no_python: bool = option(False, help="SCRIPT is a program, not a Python script.", executes=True)

@@ -10,8 +10,8 @@ import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from launcher.agent.job import KEY_FILE
 from launcher.agent.node import below
+from launcher.agent.secret_files import KEY_FILE
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -184,7 +184,7 @@ def test_a_variable_that_is_found_only_by_running_the_script_takes_effect_with_a
     (told,) = run.warnings()
     assert told == (
         "workers start again, each in its own interpreter: OMP_NUM_THREADS was set before torch was imported; "
-        "use --start spawn to avoid the restart"
+        "use --start-method spawn to avoid the restart"
     )
 
 

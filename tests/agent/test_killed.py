@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from launcher.agent import protocol
-from launcher.agent.job import KEY_FILE
+from launcher.agent.secret_files import KEY_FILE
 from launcher.agent.ssh import preflight
 from launcher.agent.ssh import run as host_run
 from launcher.agent.store.client import Client

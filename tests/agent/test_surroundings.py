@@ -90,7 +90,7 @@ CASES: dict[str, tuple[str, dict[str, str | None]]] = {
 }
 WAYS = {
     "forked": ("-m", "launcher", "local"),
-    "spawned": ("-m", "launcher", "local", "--start=spawn"),
+    "spawned": ("-m", "launcher", "local", "--start-method=spawn"),
     "ours": ("-m", "launcher", "torchrun", "--standalone", "--nproc-per-node=1"),
     "torchrun": ("-c", TORCHRUN, "--standalone", "--nproc-per-node=1"),
 }

@@ -87,7 +87,7 @@ def test_a_worker_cannot_tell_that_its_fork_server_came_out_of_the_logins_python
     running = {}
     for start in ("fork", "spawn"):
         env = ("--env", f"CENSUS_OUT={tmp_path / start}")
-        options = ("--nodes", "1", "--nproc-per-node", "2", "--start", start, "--name", start, "--share", *env)
+        options = ("--nodes", "1", "--nproc-per-node", "2", "--start-method", start, "--name", start, "--share", *env)
         running[start] = rack.start(*options, "census.py", *ARGS, cwd=SCRIPTS)
     seen = {}
     for start, launcher in running.items():

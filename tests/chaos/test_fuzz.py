@@ -201,7 +201,7 @@ def test_settings_are_accepted_or_refused_with_the_name_of_their_file(
 ARGUMENTS = st.lists(
     st.sampled_from(
         ["--nodes", "--nproc-per-node", "--env", "--max-restarts", "--grace", "--time-limit", "--name", "--log-ranks",
-         "--preload", "--start", "-m", "--", "x.py", "2", "1:2", "-1", "0", "auto", "A=B", "=", "é\udcff", "\0x",
+         "--preload", "--start-method", "-m", "--", "x.py", "2", "1:2", "-1", "0", "auto", "A=B", "=", "é\udcff", "\0x",
          "../..", "9" * 400, "1e9", "", " "]
     ),
     max_size=6,

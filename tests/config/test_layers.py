@@ -35,7 +35,7 @@ def load(tmp_path: Path, env: dict[str, str] | None = None, **files: str) -> con
 
 def test_a_later_layer_wins_and_the_source_names_it(tmp_path: Path) -> None:
     files = {
-        "system": '[defaults]\nnodes = 1\nstart = "spawn"\ngrace = "5s"\ntime = "1h"\nname = "a"\n',
+        "system": '[defaults]\nnodes = 1\nstart_method = "spawn"\ngrace = "5s"\ntime = "1h"\nname = "a"\n',
         "user": '[defaults]\ngrace = "6s"\ntime = "2h"\nname = "b"\n',
         "project": '[defaults]\ntime = "3h"\nname = "c"\n'
         '[clusters.x]\nbackend = "local"\nname = "d"\nmax_restarts = 4\n',
@@ -46,7 +46,7 @@ def test_a_later_layer_wins_and_the_source_names_it(tmp_path: Path) -> None:
     )
 
     assert found["nodes"] == config.Setting("7", "flag")
-    assert found["start"] == config.Setting("spawn", f"{tmp_path}/system.toml:3")
+    assert found["start_method"] == config.Setting("spawn", f"{tmp_path}/system.toml:3")
     assert found["grace"] == config.Setting("6s", f"{tmp_path}/home/.config/distlaunch/config.toml:2")
     assert found["time"] == config.Setting("3h", f"{tmp_path}/work/distlaunch.toml:2")
     assert found["name"] == config.Setting("d", f"{tmp_path}/work/distlaunch.toml:6")

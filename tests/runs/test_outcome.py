@@ -42,7 +42,7 @@ def test_the_state_follows_from_the_nodes_events(nodes: list[Any], alive: tuple[
 
 
 def test_every_final_state_has_its_exit_code() -> None:
-    assert EXIT_CODES == {"success": 0, "failed": 1, "preempted": 1, "timeout": 124, "cancelled": 130}
+    assert EXIT_CODES == {"success": 0, "failed": 1, "preempted": 1, "timeout": 124, "cancelled": 130, "not_chosen": 1}
 
 
 def test_the_first_cause_is_the_earliest_that_is_not_secondary() -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_one_of_two_ranks_is_debugged_at_the_keyboard(distlaunch: Cli, start: str) -> None:
     distlaunch.write("asks.py", ASKS)
-    words = ("local", "--nproc-per-node", "2", "--start", start, "--debug", "1", "asks.py", "1")
+    words = ("local", "--nproc-per-node", "2", "--start-method", start, "--debug", "1", "asks.py", "1")
     with on_screen(distlaunch, *words, env={}) as screen:
         debug(screen, rank=1, host=os.uname().nodename)
         assert screen.end() == 1

@@ -72,5 +72,6 @@ class StartMethod:
                 self._again = True
                 why = "; ".join(reasons)
                 self._agent.warn(
-                    f"workers start again, each in its own interpreter: {why}; use --start spawn to avoid the restart"
+                    f"workers start again, each in its own interpreter: {why}; "
+                    "use --start-method spawn to avoid the restart"
                 )

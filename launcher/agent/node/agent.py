@@ -17,6 +17,7 @@ from ..system import facts, processes, threads
 from ..system.scratch import within
 from . import function_call, holding
 from .children import ServerProcess
+from .claim import Claim
 from .joining import LOOK_S, Joining
 from .loop import Loop
 from .messages import Messages
@@ -45,6 +46,8 @@ class Node:
     def __init__(self, job: Job, node_rank: int, stream_fd: int, forked: Optional[Forked] = None) -> None:
         """`forked`: the fork server, if it is already running."""
         job = function_call.as_script(job, node_rank)
+        if job.claim:  # the nodes meet only once node 0 has it
+            job = job._replace(rdzv_timeout_s=job.rdzv_timeout_s + job.claim["wait_s"])
         self.loop = Loop()
         self.stderr = Stderr()
         place = self.place = Place.take(job, node_rank)
@@ -112,6 +115,10 @@ class Node:
         function_call.write(job, place.node_rank)
         if place.node_rank == 0:
             self.joining.endpoint.open()
+        if job.claim:
+            self.joining.look_at_fabric(env)  # over SSH, the launcher waits for node 0's address
+            if place.node_rank == 0 and not Claim(place, self.out).gained(self.loop, self.stops, self.outcome):
+                return
         request: ServerSetup = {
             "job": job._replace(function=None)._asdict(),
             "env": env,
@@ -126,7 +133,8 @@ class Node:
             "ignored": self.loop.ignored,
         }
         self.server.start(request, self.joining.endpoint)
-        self.joining.look_at_fabric(env)  # while the fork server imports torch
+        if not job.claim:
+            self.joining.look_at_fabric(env)  # while the fork server imports torch
         self.messages.listen(host_facts)
         self._join()
 

@@ -96,6 +96,6 @@ class Joining:
         if self._job.elastic:
             tells = self._place.node_rank == 0 and (result == "success" or why is not None)
         else:
-            tells = not self.met and result == "failed"
+            tells = not self.met and result in ("failed", Failure.NOT_CHOSEN)
         if tells:
             self.endpoint.end(why)

@@ -56,6 +56,8 @@ class Outcome:
             return self._stops.reason, self.analysis.of_stop(self._stops.reason, self._job.time_limit_s)
         without = "the process of the worker group ended without a result"
         said = self.result or {"result": "failed", "error": without, "secondary": True}
+        if self.failed is not None and self.failed["class"] == Failure.NOT_CHOSEN:
+            return Failure.NOT_CHOSEN, self.failed
         result, why = ("failed", self.failed) if self.failed else self.analysis.of_result(said, own())
         if why is not None and self._job.replaces_lost and self._job.max_nodes > 1:
             lost = said.get("lost") or said.get("word", {}).get("kind") == "lost"

@@ -1,7 +1,8 @@
 """A node's side of `fetch`: `agent.pyz host outputs SPEC`, where SPEC is the node's spec.json.
 
-Each request is a line of JSON on stdin, until stdin ends: `{"list": PATTERN}`, `{"read": NAME, "offset": BYTES}`, or
-`{"release": true}`, for an agent that waits until its files are fetched.
+Each request is a line of JSON on stdin, until stdin ends: `{"list": PATTERN}`, `{"read": NAME, "offset": BYTES}`,
+`{"release": true}`, for an agent that waits until its files are fetched, or `{"grant": true}`, for one that waits for
+its run's claim.
 Frames on stdout, each a line and the data that it announces:
     d BYTES    this many bytes of the file follow
     k          nothing yet; keeps the connection alive
@@ -22,6 +23,9 @@ from .tree import Tree, TreeError
 
 READY = b"\ndistlaunch-outputs-1\n"
 """Written to stdout first, as login files may have printed something before."""
+
+GRANTED = "granted"
+"""In the run's directory: the launcher has granted the run's claim to it."""
 
 RELEASED = "fetched"
 """In the run's directory: nothing more will be fetched."""
@@ -65,8 +69,9 @@ def main(spec_path: str) -> None:
         try:
             if "list" in request:
                 found = tree.listed(request["list"])
-            elif "release" in request:
-                os.close(os.open(os.path.join(spec["directory"], RELEASED), os.O_WRONLY | os.O_CREAT, 0o600))
+            elif "release" in request or "grant" in request:
+                note = os.path.join(spec["directory"], RELEASED if "release" in request else GRANTED)
+                os.close(os.open(note, os.O_WRONLY | os.O_CREAT, 0o600))
                 found = {}
             else:
                 found = tree.read(request["read"], int(request["offset"]), send)

@@ -13,9 +13,9 @@ from typing import Any, BinaryIO, Dict, List, Mapping, NoReturn, Optional
 from .. import protocol
 from ..cause import signal_name
 from ..forkserver import prefork
-from ..job import FUNCTION_FILE, KEY_FILE
 from ..network import routes
 from ..node.stops import CANCEL
+from ..secret_files import FUNCTION_FILE, KEY_FILE
 from ..system import cgroup, files, processes
 from . import container, preflight
 from .leases import HOLDER

@@ -13,6 +13,7 @@ from launcher.backends.ansible import inventory, playbook
 from launcher.backends.ansible.plan import AnsiblePlan
 from launcher.errors import SpecError
 from launcher.payload import project, scripts, setup_lines
+from launcher.runs import directories
 from launcher.spec import parse_duration, parse_size
 from launcher.system import amounts, trust
 
@@ -34,7 +35,7 @@ def plan(options: AnsibleOptions, spec: JobSpec, run_dir: Path) -> AnsiblePlan:
     found = inventory.hosts(sources, options.limit, settings, exclude=options.exclude)
     wanted = _wanted(options, spec, found)
     chosen = found if options.partial else found[: wanted + options.spares]
-    files, command = _files(options, spec, run_dir.parent)
+    files, command = _files(options, spec, directories.root_of(run_dir))
     workers = _workers(spec)
     least = wanted if spec.all_nodes else spec.nodes.min
     variables: dict[str, Any] = {

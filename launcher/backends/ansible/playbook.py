@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
-from launcher.agent.job import FUNCTION_FILE
+from launcher.agent.secret_files import FUNCTION_FILE
 from launcher.backends.ansible.inventory import program
 from launcher.backends.ansible.progress import Progress
 from launcher.errors import BackendUnavailableError, CommandError

@@ -16,6 +16,7 @@ from launcher.backends.kubernetes.options import KubernetesOptions
 from launcher.backends.kubernetes.plan import KubernetesPlan
 from launcher.errors import SpecError
 from launcher.payload import scripts
+from launcher.runs import directories
 from launcher.spec import parse_duration
 from launcher.system import storage
 
@@ -83,7 +84,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         snapshot = None
         if self.opts.snapshot and not self.opts.workdir:
             script = command[0] if spec.kind == "script" and not bundled else None
-            snapshot = config_maps.collect(spec, script, run_dir.parent)
+            snapshot = config_maps.collect(spec, script, directories.root_of(run_dir))
         job = self._job(spec, run, command, name)
         packed = config_maps.archives(snapshot, bundled=bundled)
         # No bytecode: the image has its own Python, and ConfigMaps are small.

@@ -7,7 +7,7 @@ import os
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from launcher.agent.job import KEY_FILE
+from launcher.agent.secret_files import KEY_FILE
 from launcher.backends.kubernetes import kubeconfig
 from launcher.backends.kubernetes.pod import key_name
 from launcher.errors import BackendUnavailableError

@@ -6,7 +6,7 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from launcher.agent.job import FUNCTION_FILE, KEY_FILE
+from launcher.agent.secret_files import FUNCTION_FILE, KEY_FILE
 from launcher.backends.kubernetes import pod
 from launcher.errors import SpecError
 from launcher.spec import parse_duration

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher import output
+from launcher.agent.outputs.serve import GRANTED
 from launcher.agent.terminal import attach
 from launcher.backends import _login_stream
 from launcher.backends._login_outputs import LoginOutputs
@@ -76,7 +77,7 @@ def terminal(site: Site, handle: SlurmHandle, node: int, rank: int | None, *, py
 def outputs(login: Login, handle: SlurmHandle) -> LoginOutputs:
     """The directory where the workers write, as node 0 has reported it."""
     where = handle.get("output_dir") or handle["remote"]
-    return LoginOutputs(login, where)
+    return LoginOutputs(login, where, f"{remote_of(handle)}/{GRANTED}")
 
 
 def mark_cancelled(login: Login, handle: SlurmHandle) -> None:

@@ -11,6 +11,7 @@ from launcher.backends.slurm import placed as places
 from launcher.backends.slurm.plan import SlurmPlan
 from launcher.errors import SpecError
 from launcher.payload import project, scripts
+from launcher.runs import directories
 from launcher.spec import NodeRange, parse_duration
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def plan(opts: SlurmOptions, site: Site, within: Allocation | None, spec: JobSpe
         spec = replace(spec, nodes=NodeRange(min=within.nodes, max=within.nodes))
     tasks = _tasks(opts, spec, within)
     nodes = allocation.nodes_of(spec.nodes, within) if within else spec.nodes.max
-    where, placed = site.directory(run_dir), places.find(spec, opts, site, run_dir.parent)
+    where, placed = site.directory(run_dir), places.find(spec, opts, site, directories.root_of(run_dir))
     lead_s = parse_duration(opts.lead, "lead")
     first = placed.script or (placed.path(spec.command[0], where) if spec.kind == "script" else spec.command[0])
     meet: Rendezvous = {"file": str(where / "rendezvous.json")}

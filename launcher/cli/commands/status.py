@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from launcher import output
 from launcher.cli.parameters import OnOption, OutputOption, RunArgument, flag
-from launcher.console import live_line, node_table, summary, tables
+from launcher.console import live_line, node_table, race_table, summary, tables
 from launcher.errors import RunContinuesError
 from launcher.service import finding, listing, observe
 
@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from launcher.runs.records import Run
 
 
-def status(
+def status(  # noqa: PLR0917 - one per option
     run: RunArgument,
     exit_code: Annotated[
         bool, flag("--exit-code", help="Exit with the run's exit code; 5 if it has not ended.")
+    ] = False,
+    verbose: Annotated[
+        bool, flag("-v", "--verbose", help="Also print when a run on several clusters was expected to start.")
     ] = False,
     whole: Annotated[bool, flag("--all", help="Print all nodes, also of a run with more than 32.")] = False,
     on: OnOption = None,
@@ -31,9 +34,9 @@ def status(
     $ distlaunch status --output json train-20250101-120000-abcd
     """
     found = finding.find(observe.directory(fmt), run, on)
-    with live_line.waiting(f"asking {found.backend} for {found.id}"):
+    with live_line.waiting(f"asking {found.backend or found.cluster} for {found.id}"):
         state = observe.state_of(found)
-    output.result(listing.whole(found, state), *_lines(found, state, whole=whole))
+    output.result(listing.whole(found, state), *_lines(found, state, whole=whole, verbose=verbose))
     code = state["exit_code"]
     return (RunContinuesError.exit_code if code is None else code) if exit_code else 0
 
@@ -46,12 +49,12 @@ def _when(created: float) -> str:
     )
 
 
-def _lines(run: Run, state: RunState, *, whole: bool) -> list[str]:
+def _lines(run: Run, state: RunState, *, whole: bool, verbose: bool) -> list[str]:
     detail = f" ({state['detail']})" if state.get("detail") else ""
     lines = [
         f"run      {run.id}",
         f"state    {summary.state_text(str(state.get('state')))}{detail}",
-        f"on       {run.backend}" + (f", cluster {run.cluster}" if run.cluster else ""),
+        "on       " + ", cluster ".join(filter(None, (run.backend, run.cluster))),
         *([f"job      {run.job_id}"] if run.job_id else []),
         f"command  {summary.command_line(run.command) or '-'}",
         f"created  {_when(run.created)}",
@@ -66,6 +69,8 @@ def _lines(run: Run, state: RunState, *, whole: bool) -> list[str]:
     if isinstance(cause := state.get("cause"), dict):
         told = summary.cause_lines(cause, run)
         lines += ["", *(f"  {line}" for line in told)] if told else []
+    if (race := run.won or run.race) is not None:
+        lines += ["", *race_table.lines(race, verbose=verbose)]
     tasks = [task for task in state.get("tasks") or () if isinstance(task, dict)]
     if tasks:
         each = [(task["run"], task["state"], summary.duration_or_none(task.get("duration_s"))) for task in tasks]

@@ -1,0 +1,290 @@
+"""A run that is queued on several clusters: the first whose node 0 is there gets it, and the others are cancelled."""
+
+from __future__ import annotations
+
+import queue
+import time
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from launcher import output
+from launcher.agent.failures import Failure
+from launcher.agent.protocol import Event
+from launcher.console import live_line
+from launcher.errors import CommandError, LaunchError
+from launcher.runs import directories, lock, races, records, status
+from launcher.service import cancel, launch, observe, undo
+from launcher.service.interrupts import Unattended
+from launcher.service.leaving import Detached
+from launcher.service.rival import News, Rival, grant, say
+from launcher.system.question import Question
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from launcher.backends._base import AnyBackend
+    from launcher.results.race import Race, Try
+    from launcher.runs.records import Run
+    from launcher.service.interrupts import Interrupts
+    from launcher.service.launch import Launch
+
+_LOOK_S = 0.1
+_AGAIN_S = 5.0
+_SETTLE_S, _SOON_S = 60.0, 10.0
+
+
+class Contest:
+    """The tries of one run, until one of them has its claim. The caller holds the run's lock."""
+
+    def __init__(self, run: Run, interrupts: Interrupts | Unattended) -> None:
+        assert run.race
+        self.run, self._race, self._interrupts = run, run.race, interrupts
+        self._said: queue.Queue[News] = queue.Queue()
+        self._rivals: list[Rival] = []
+        self._cancels: list[tuple[Rival, Question[object]]] = []
+
+    @property
+    def wait_s(self) -> float:
+        """How long a try that could start waits for the claim."""
+        return self._race["wait_s"]
+
+    def queue_up(self, launches: Sequence[Launch]) -> None:
+        """Submit all tries at once."""
+        for each in launches:
+            made = launch.record_of(each.request, each.plan, each.path)
+            self._add(made, each.request.backend, partial(_submit, made, each))
+
+    def go_on(self) -> None:
+        """Watch the tries that another launcher has submitted."""
+        for each in self._race["tries"]:
+            if each["ended_at"] is None:
+                found = directories.read(self.run.path / races.TRIES, each["run"])
+                if found.damaged:
+                    self._note(each["run"], ended_at=time.time(), problem=found.damaged)
+                    continue
+                self._add(found, observe.backend_of(found), partial(_found, found), known=True)
+
+    def _add(self, run: Run, backend: AnyBackend, send: Callable[[], Run], *, known: bool = False) -> None:
+        rival = Rival(run, backend, run.cluster or backend.name, self._said)
+        self._rivals.append(rival)
+        if not known:
+            new: Try = {
+                "cluster": rival.cluster, "run": run.id, "tried_at": round(time.time(), 3),
+                "granted_at": None, "cancelled_at": None, "ended_at": None, "problem": None,
+            }  # fmt: skip
+            self._race = {**self._race, "tries": [*self._race["tries"], new]}
+            self.run = records.note_race(self.run, self._race)
+        rival.begin(send)
+
+    def decided(self, *, wait: bool = True) -> Run | None:
+        """Wait until a try has the claim, and return the run as that try; without `wait`, until all are submitted.
+
+        Raises `CommandError` once no try is left, `KeyboardInterrupt` if the user or another process cancels the run,
+        and `Detached` if the user leaves.
+        """
+        with live_line.waiting("queueing"):
+            while wait or not all(each.sent for each in self._rivals if not each.over):
+                if self._interrupts.hung_up:
+                    raise Detached
+                if self._interrupts.stops:
+                    raise KeyboardInterrupt
+                try:
+                    news = self._said.get(timeout=_LOOK_S)
+                except queue.Empty:
+                    continue
+                if self._takes(news):
+                    return self._won(news.rival)
+                if all(each.over for each in self._rivals):
+                    raise self._none_left()
+                self._show()
+        return None
+
+    def _show(self) -> None:
+        waiting = [f"{each.cluster} ({each.detail})" for each in self._rivals if not each.over]
+        output.progress(f"queued on {', '.join(waiting)}")
+
+    def _takes(self, news: News) -> bool:
+        """Take the news into account; returns whether the try has the claim."""
+        rival = news.rival
+        if news.what in ("note", "detail", "warning"):
+            say(news.what, news.text)
+        elif news.what == "submitted":
+            rival.sent, rival.detail = True, "submitted"
+            job = f" as job {rival.run.job_id}" if rival.run.job_id else ""
+            output.note(f"queued on {rival.cluster}{job}: {rival.run.id}")
+        elif news.what == "ended":
+            rival.over = True
+            self._note(rival.run.id, ended_at=time.time(), problem=news.text)
+            output.warn(f"{rival.cluster} is left out: {news.text}")
+        elif news.what == "held" or (news.what == "wants" and self._race["claim"] is None):
+            return races.decide(self.run, rival.run.id, rival.cluster)["run"] == rival.run.id
+        return False
+
+    def _won(self, rival: Rival) -> Run:
+        """Grant the claim, and begin to cancel all other tries."""
+        if self._race["claim"] is None:
+            self._grant(rival)
+        self._note(rival.run.id, granted_at=time.time())
+        others = [each for each in self._rivals if each is not rival and not each.over]
+        told = f"; cancelling it on {', '.join(each.cluster for each in others)}" if others else ""
+        output.note(f"{rival.cluster} starts first and gets the run{told}")
+        for each in (rival, *others):
+            each.over = True
+        self._cancel(others)
+        rival.leave()  # its stream is followed by others from now on
+        return directories.read(self.run.path.parent, self.run.id)
+
+    def _grant(self, rival: Rival) -> None:
+        """Tell node 0's agent of the winning try; it gives up at its limit, so this does, too."""
+        limit = time.monotonic() + self._race["wait_s"]
+        while True:
+            try:
+                return grant(rival.run, rival.backend)
+            except LaunchError as error:
+                if time.monotonic() > limit or self._interrupts.stops:
+                    return output.warn(f"{rival.cluster} was not told that it has the run: {error.message}")
+                output.warn(f"{rival.cluster} is told again that it has the run: {error.message}")
+                time.sleep(_AGAIN_S)
+
+    def _none_left(self) -> CommandError:
+        """Record that no try can run."""
+        told = "; ".join(f"{each['cluster']}: {each['problem']}" for each in self._race["tries"])
+        error = CommandError(f"no cluster is left: {told}", hint=f"distlaunch status -v {self.run.id}")
+        records.finish(self.run, undo.unsubmitted("failed", error))
+        return error
+
+    def abandon(self) -> None:
+        """Cancel all tries, as the run was cancelled."""
+        left = [each for each in self._rivals if not each.over]
+        for each in left:
+            each.over = True
+        self._cancel(left)
+        if self.settled():
+            records.finish(self.run, undo.unsubmitted(Failure.CANCELLED))
+
+    def tidy(self, winner: Run) -> None:
+        """Do what the launcher has left after the decision, as far as clusters answer soon: grant, and cancel."""
+        name = winner.path.name
+        if self._race["claim"] is None and any(
+            each["run"] == name for each in self._race["tries"] if not each["granted_at"]
+        ):
+            told = Question(lambda: grant(winner, observe.backend_of(winner)), "grant")
+            try:
+                if told.answered(_SOON_S):
+                    told.answer()
+                    self._note(name, granted_at=time.time())
+            except LaunchError as error:
+                output.warn(f"{winner.cluster} was not told that it has the run: {error.message}")
+        for each in self._tries():
+            if each.id != name:
+                rival = Rival(each, observe.backend_of(each), each.cluster or each.backend, self._said)
+                self._cancel([rival])
+        self.settled(_SOON_S)
+
+    def looked_at(self) -> Run:
+        """The run as its tries are now: one may have claimed it at a shared place, or none may be left."""
+        left = False
+        for each in self._tries():
+            state = observe.state_of(each)
+            if self._race["claim"] and any(
+                isinstance(record, Event) and record.name == "claim_held" for record in status.ends(each.stream_path(0))
+            ):
+                races.decide(self.run, each.id, each.cluster or each.backend)
+                self._note(each.id, granted_at=time.time())
+                return directories.read(self.run.root, self.run.id)
+            if state["exit_code"] is None:
+                left = True
+            else:
+                cause = state["cause"]
+                self._note(each.id, ended_at=time.time(), problem=(cause["message"] if cause else "") or state["state"])
+        if not left:
+            self._none_left()
+        return self.run
+
+    def _tries(self) -> Iterator[Run]:
+        """The tries that have not ended, as far as is recorded."""
+        for each in self._race["tries"]:
+            if each["ended_at"] is None and each["granted_at"] is None:
+                yield directories.read(self.run.path / races.TRIES, each["run"])
+
+    def _cancel(self, rivals: Sequence[Rival]) -> None:
+        for each in rivals:
+            self._cancels.append((each, Question(partial(cancel.cancel, each.run), f"cancel {each.cluster}")))
+
+    def settled(self, limit_s: float = _SETTLE_S) -> bool:
+        """Wait until the cancelled tries have ended, up to a limit. Returns whether they all have."""
+        limit, whole = time.monotonic() + limit_s, True
+        for rival, question in self._cancels:
+            done = question.answered(max(0.0, limit - time.monotonic()))
+            now = time.time()
+            try:
+                if not done:
+                    raise CommandError(f"not within {limit_s:.0f} s")
+                question.answer()
+                self._note(rival.run.id, cancelled_at=now, ended_at=now)
+            except LaunchError as error:
+                whole = False
+                self._note(rival.run.id, cancelled_at=now)
+                output.warn(f"{rival.run.id} on {rival.cluster} may still be queued, and will not run: {error.message}")
+        self._cancels = []
+        return whole
+
+    def _note(self, name: str, *, problem: str | None = None, **times: float) -> None:
+        """Record what has become of a try."""
+        more = {key: round(value, 3) for key, value in times.items()}
+        tries = [
+            {**each, **more, "problem": problem or each["problem"]} if each["run"] == name else each
+            for each in self._race["tries"]
+        ]
+        race: Race = {**self._race, "tries": tries}  # type: ignore[typeddict-item]
+        self._race = race
+        self.run = records.note_race(self.run, race)
+
+
+def _submit(made: Run, each: Launch) -> Run:
+    records.create(made)
+    return launch.send(each.request.backend, each.plan, made, Unattended())
+
+
+def _found(run: Run) -> Run:
+    """The try, as far as it was sent."""
+    found = observe.sent(run)
+    if found.handle is None:
+        raise CommandError("it was never submitted")
+    return found
+
+
+def create(path: Path, race: Race, launches: Sequence[Launch]) -> Run:
+    """Create the run, with none of its tries."""
+    first = launches[0].request
+    made = launch.record_of(first, launches[0].plan, path)
+    plan = {key: made.plan[key] for key in ("grace_s",)}
+    names = ",".join(str(each.request.cluster) for each in launches)
+    run = replace(made, backend="", options={}, cluster=names, plan=plan, race=race)
+    records.create(run)
+    return run
+
+
+def hold(run: Run, interrupts: Interrupts | Unattended) -> AbstractContextManager[None]:
+    """The lock of a run whose tries this process watches; a request to cancel the run stops this process."""
+    watch = partial(launch.hear_of_cancel, run, interrupts)
+    return lock.hold(run.path, "run", submits=True, wait_s=_AGAIN_S, watch=watch)
+
+
+def caught_up(run: Run) -> Run:
+    """The run after what its launcher has left: tries without the claim are cancelled, and a claim elsewhere is found.
+
+    Nothing is done while its launcher lives.
+    """
+    path = run.root / run.id
+    owner = lock.owner(path)
+    if (run.result is not None and run.won is None) or (owner is not None and not owner.seems_gone):
+        return run
+    contest = Contest(directories.recorded(run.root, run.id), Unattended())
+    if run.won is not None:
+        contest.tidy(run)
+        return directories.read(run.root, run.id)
+    return contest.looked_at()

@@ -1,0 +1,119 @@
+"""One try of a run that is queued on several clusters: submitted and watched in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from launcher import output
+from launcher.agent.protocol import Event
+from launcher.errors import LaunchError
+from launcher.runs.reader import StreamReader
+from launcher.service import limits, observe
+from launcher.system import listener
+
+if TYPE_CHECKING:
+    import queue
+    from collections.abc import Callable
+
+    from launcher.backends._base import AnyBackend, Stream
+    from launcher.runs.records import Run
+
+_AGAIN_S = 5.0
+_LEAVES_S = 15.0
+_CLAIMS = {"claim_wanted": "wants", "claim_held": "held"}
+"""Events of node 0's agent, as they are reported."""
+
+
+class News(NamedTuple):
+    """What the thread of a try reports: `submitted`, `wants`, `held`, `ended`, `waits`, or a kind of message."""
+
+    rival: Rival
+    what: str
+    text: str = ""
+
+
+class Rival:
+    """One try: submitted and watched in a thread of its own, as a cluster may take long to answer."""
+
+    def __init__(self, run: Run, backend: AnyBackend, cluster: str, said: queue.Queue[News]) -> None:
+        self.run, self.backend, self.cluster, self._said = run, backend, cluster, said
+        self.detail = "being submitted"
+        self.sent = self.over = False
+        """Whether it was submitted; and whether nothing more is to be heard of it."""
+
+        self._thread = threading.Thread(target=self._go, daemon=True, name=f"try {cluster}")
+
+    def begin(self, send: Callable[[], Run]) -> None:
+        """Start the thread; `send` submits the try, or finds what was."""
+        self._send = send
+        self._thread.start()
+
+    def leave(self) -> None:
+        """Wait until nothing of the try is watched any more."""
+        self._thread.join(_LEAVES_S)
+
+    def _tell(self, what: str, text: str = "") -> None:
+        self._said.put(News(self, what, text))
+
+    def _go(self) -> None:
+        with listener.told_to(lambda kind, text: self._tell(kind, f"{self.cluster}: {text}")):
+            try:
+                self.run = self._send()
+                self._tell("submitted")
+                self._watch()
+            except LaunchError as error:
+                self._tell("ended", error.message)
+            except Exception as error:  # noqa: BLE001 - one broken cluster must not end the others' tries
+                self._tell("ended", repr(error))
+
+    def _watch(self) -> None:
+        """Report when node 0 wants the claim, and an end without it."""
+        while not self.over:
+            try:
+                stream = self.backend.open_stream(self.run.known)
+                try:
+                    self._read(stream)
+                finally:
+                    stream.close()
+            except LaunchError as error:
+                self.detail = error.message
+                self._tell("waits")
+                time.sleep(_AGAIN_S)
+
+    def _read(self, stream: Stream) -> None:
+        reader = StreamReader(frozenset(), 0)
+        ask_at, pause = 0.0, limits.POLL_S[0]
+        while not self.over:
+            for chunk in stream.read(limits.READ_TIMEOUT_S):
+                for record in reader.feed(chunk.data) if chunk.node == 0 else ():
+                    if isinstance(record, Event) and record.name in _CLAIMS:
+                        self._tell(_CLAIMS[record.name])
+            if time.monotonic() >= ask_at:
+                pause = min(pause * 1.3, self.backend.ask_every_s)
+                ask_at = time.monotonic() + pause
+                self.over = self.over or self._has_ended()
+
+    def _has_ended(self) -> bool:
+        state = observe.state_of(self.run)
+        self.detail = state["detail"] or state["state"]
+        self._tell("waits")
+        if state["exit_code"] is not None:
+            cause = state["cause"]
+            self._tell("ended", (cause["message"] if cause else "") or state["state"])
+        return state["exit_code"] is not None
+
+
+def grant(run: Run, backend: AnyBackend) -> None:
+    """Tell node 0's agent that its run has the claim. Raises `LaunchError`."""
+    outputs = backend.open_outputs(run.known, 0)
+    try:
+        outputs.grant()
+    finally:
+        outputs.close()
+
+
+def say(kind: str, text: str) -> None:
+    """Print a message that another thread has left to this one."""
+    (output.warn if kind == "warning" else output.detail if kind == "detail" else output.note)(text)
