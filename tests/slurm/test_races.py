@@ -61,7 +61,7 @@ def test_the_first_that_starts_gets_the_run_and_it_is_one_run_for_every_command(
     assert [(row["run"], row["cluster"]) for row in rows] == [(run, "lab")]
     assert racing("logs", run).stdout.endswith("rank 0 of 1\n")
     shown = racing("status", "-v", run).stdout
-    assert f"got the run at {time.strftime('%H:%M:%S', time.localtime(tries['lab']['granted']))}" in shown
+    assert f"got the run at {time.strftime('%H:%M:%S', time.localtime(tries['lab']['granted_at']))}" in shown
     requeued = racing("requeue", run)
     assert requeued.exit_code == 0, requeued.stderr
     assert racing.wait_end(run)["attempt"] == 1
