@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 from distlaunch._messages import logged, quiet
 from distlaunch._run import Run
 from launcher.errors import RequestError, SpecError
-from launcher.service import launch, options, rendered
+from launcher.service import candidates, launch, options, race, rendered
 from launcher.service.interrupts import Unattended
-from launcher.service.request import resolve
+from launcher.service.request import are_several, resolve
+from launcher.settings import config
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from launcher.results.cluster import Planned
+    from launcher.runs import records
     from launcher.service.request import Request
 
 
@@ -95,8 +97,14 @@ def submit(
     underscores: `nodes=4`, `nproc_per_node=8`, `time=3600`, `env={"A": "1"}`, `partition="gpu"`. Settings files and
     `DISTLAUNCH_*` variables apply as they do there.
 
+    `cluster` may name several, as `juno,lab`, or `any`. If none can start the run now, it is queued on several, and
+    this waits until the first has started it.
+
     Raises `LaunchError`. If submission fails or is interrupted by Ctrl-C, what was started is ended.
     """
+    if backend is None and are_several(cluster):
+        given = {**options, "module": module, "no_python": program or None}
+        return _first(_values(script, args, None, cluster, given))
     return plan(script, args, backend=backend, cluster=cluster, module=module, program=program, **options).submit()
 
 
@@ -108,20 +116,44 @@ def request(
     given: Mapping[str, Any],
 ) -> Request:
     """The checked request. It is detached, as no terminal follows it."""
+    return resolve(backend or (None if cluster else "local"), _values(script, args, backend, cluster, given))
+
+
+def _values(
+    script: str | os.PathLike[str],
+    args: Iterable[str],
+    backend: str | None,
+    cluster: str | None,
+    given: Mapping[str, Any],
+) -> dict[str, Any]:
     if isinstance(args, str):
         raise SpecError(f"args is a single string, {args!r}", hint='write a list: ["--epochs", "20"]')
     found = options.values(given, backend, cluster)
-    found |= {"script": str(script), "args": [str(arg) for arg in args], "cluster": cluster, "detach": True}
-    return resolve(backend or (None if cluster else "local"), found)
+    return {
+        **found, "script": str(script), "args": [str(arg) for arg in args], "cluster": cluster, "detach": True,
+    }  # fmt: skip
 
 
 def send(planned: launch.Launch) -> Run:
     """Submit the run. Raises `RequestError` if another process cancels it before it is submitted."""
+    return _sent(planned.path.name, lambda signals: launch.start(planned, signals))
+
+
+@quiet
+def _first(values: Mapping[str, Any]) -> Run:
+    """Submit to the first of several clusters."""
+    entry = candidates.entered(values, config.load(), waits=True)
+    if entry.alone is not None:
+        return send(entry.alone)
+    return _sent(entry.path.name, lambda signals: race.first(entry, signals))
+
+
+def _sent(name: str, send_it: Callable[[Unattended], records.Run]) -> Run:
     signals = Unattended()
     with logged():
         try:
-            return Run(launch.start(planned, signals))
+            return Run(send_it(signals))
         except KeyboardInterrupt:
             if not signals.stops:
                 raise
-            raise RequestError(f"{planned.path.name} was cancelled before it was submitted") from None
+            raise RequestError(f"{name} was cancelled before it was submitted") from None

@@ -14,7 +14,7 @@ from launcher.errors import SpecError
 from launcher.service import launch as service
 from launcher.service import rendered
 from launcher.service.launch_options import LaunchOptions
-from launcher.service.request import ANY, chosen, of, resolve
+from launcher.service.request import chosen, named, of, resolve
 from launcher.settings import checks, config
 from launcher.settings.options import JobOptions
 
@@ -63,16 +63,12 @@ def options_of_cluster(words: list[str]) -> list[Parameter]:
     for word, after in zip(words, [*words[1:], ""], strict=False):
         flag, equals, value = word.partition("=")
         if flag in ("--on", "--cluster") and (name := value if equals else after):
-            return _of_clusters(name)
+            of_each = [
+                parameters.from_fields(backends.load(each.backend).options, group="scheduler")
+                for each in named(name, config.load())
+            ]
+            return list({item.name: item for items in of_each for item in items}.values())
     return []
-
-
-def _of_clusters(on: str) -> list[Parameter]:
-    settings = config.load()
-    every = settings.cluster_names() if on == ANY else on.split(",")
-    named = [settings.cluster(name, lambda backend: backends.load(backend).options) for name in every]
-    found = [parameters.from_fields(backends.load(each.backend).options, group="scheduler") for each in named]
-    return list({item.name: item for items in found for item in items}.values())
 
 
 def launching(

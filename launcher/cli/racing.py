@@ -9,71 +9,35 @@ from launcher import output
 from launcher.cli import following
 from launcher.cli import launch as launching
 from launcher.console import live_line, summary
-from launcher.errors import RequestError, SpecError
-from launcher.runs import directories
 from launcher.service import candidates, race
 from launcher.service.leaving import Detached
-from launcher.settings.options import one_of
 from launcher.system.question import Question
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from launcher.results.race import Race
     from launcher.runs.records import Run
     from launcher.service.attaching import Asked
-    from launcher.service.candidates import Candidates
     from launcher.service.interrupts import Interrupts
     from launcher.service.launch import Launch
 
-_TRIES = 3
 _SETTLE_S = 70.0
 
 
 def launch(values: dict[str, Any]) -> int:
     """Plan on all clusters, submit where the run can start now, or on several; follow it. Returns the exit code."""
     values, settings = launching.prepared(values)
-    start = values["start"] or "soonest"
-    one_of("start", "soonest", "first")(start)
-    limit = _TRIES if values["race"] is None else values["race"]
-    if limit < 1:
-        raise SpecError(f"race {limit} is below 1", hint="write --race 3")
-    found = candidates.planned(values, values["on"], settings)
-    _check(found)
-    if start == "soonest" and len(found.launches) > 1:
-        with live_line.waiting(f"asking {len(found.launches)} clusters when the run would start"):
-            found = candidates.estimated(found)
-        if (now := candidates.starts_now(found)) is not None:
-            output.note(f"{now.request.cluster} can start it now")
-            return launching.launch_planned(now, values)
-    best = candidates.best(found, limit)
-    if len(best) == 1:
-        return launching.launch_planned(best[0], values)
-    claim = candidates.claiming(values, settings)
-    detach = best[0].request.options.detach
-    if detach and not claim.place:
-        raise RequestError(
-            "no cluster can start the run now, and with --detach nothing decides which of them gets it",
-            hint="leave --detach out, name one cluster, or give a --claim DIR that all of them reach",
-        )
-    about: Race = {
-        "start": "first" if start == "first" else "soonest", "limit": limit, "claim": claim.place,
-        "wait_s": claim.wait_s, "asked": list(found.asked), "tries": [],
-    }  # fmt: skip
-    path = directories.root(best[0].request.runs_root) / directories.new_id(best[0].request.job.name)
-    tries = [launching.checked(candidates.as_try(each, path, claim), values) for each in best]
-    with following.interrupts(best[0].request.on_hangup, best[0].request.backend) as interrupts:
-        run = race.create(path, about, tries)
+    with live_line.waiting("asking the clusters when the run would start"):
+        entry = candidates.entered(values, settings)
+    if entry.alone is not None:
+        return launching.launch_planned(entry.alone, values)
+    tries = [launching.checked(each, values) for each in entry.tries]
+    request = tries[0].request
+    with following.interrupts(request.on_hangup, request.backend) as interrupts:
+        run = race.create(entry.path, entry.about, tries)
         output.note(summary.heading(run))
-        return _compete(run, lambda contest: contest.queue_up(tries), interrupts, tries=tries, wait=not detach)
-
-
-def _check(found: Candidates) -> None:
-    options = found.launches[0].request.options
-    for name in ("dry_run", "render_to", "unique"):
-        if getattr(options, name):
-            text = name.replace("_", "-")
-            raise SpecError(f"--{text} and several clusters exclude each other", hint="name one: --on NAME")
+        wait = not request.options.detach
+        return _compete(run, lambda contest: contest.queue_up(tries), interrupts, tries=tries, wait=wait)
 
 
 def resume(run: Run, asked: Asked, interrupts: Interrupts) -> int:

@@ -12,7 +12,7 @@ from launcher.runs import directories, races
 from launcher.service import clusters, launch, request
 from launcher.service.rival import say
 from launcher.settings import config
-from launcher.settings.options import JobOptions
+from launcher.settings.options import JobOptions, not_below, one_of
 from launcher.spec import parse_duration
 from launcher.system import listener
 from launcher.system.question import Question
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.results.cluster import ExpectedStart
-    from launcher.results.race import AskedCluster
+    from launcher.results.race import AskedCluster, Race
     from launcher.service.launch import Launch
     from launcher.settings.config import Config
 
@@ -38,7 +38,53 @@ class Candidates(NamedTuple):
     """All clusters that were named, the ones that cannot take it with the problem."""
 
 
-def planned(values: Mapping[str, Any], on: str, settings: Config) -> Candidates:
+class Entry(NamedTuple):
+    """What is to be submitted, and where."""
+
+    alone: Launch | None
+    """To the only cluster that can take the job, or to one that can start it now; None: all `tries`."""
+
+    path: Path
+    """The future run's directory; its name is the run's id."""
+
+    about: Race
+    tries: tuple[Launch, ...]
+
+
+def entered(values: Mapping[str, Any], settings: Config, *, waits: bool = False) -> Entry:
+    """Plan the job on the clusters that `values["cluster"]` names, and choose. Writes nothing.
+
+    `values`: as for `request.resolve`, and `start` and `race`, the most clusters on which it is queued. `waits`: the
+    caller waits until it is decided even if nothing follows the run. Raises `RequestError` if no cluster can take it,
+    or if nothing would decide which of them gets it.
+    """
+    start, limit = values.get("start") or "soonest", 3 if values.get("race") is None else int(values["race"])
+    one_of("start", "soonest", "first")(start)
+    not_below("race", 1)(limit)
+    found = _planned(values, values["cluster"], settings)
+    options, now = found.launches[0].request.options, None
+    if start == "soonest" and len(found.launches) > 1:
+        found = _estimated(found)
+        if (now := _starts_now(found)) is not None:
+            output.note(f"{now.request.cluster} can start it now")
+    best = _best(found, limit)
+    job = config.build(JobOptions, settings.resolve(JobOptions, flags=request.of(JobOptions, values)))
+    path = directories.root(best[0].request.runs_root) / directories.new_id(best[0].request.job.name)
+    about: Race = {
+        "start": "first" if start == "first" else "soonest", "limit": limit, "claim": job.claim or None,
+        "wait_s": parse_duration(job.claim_wait, "claim-wait"), "asked": list(found.asked), "tries": [],
+    }  # fmt: skip
+    if now is not None or len(best) == 1:
+        return Entry(now or best[0], path, about, ())
+    if options.detach and not waits and not job.claim:
+        raise RequestError(
+            f"with --detach, nothing decides which of {', '.join(str(each.request.cluster) for each in best)} gets it",
+            hint="leave --detach out, name one cluster, or give a --claim DIR that all of them reach",
+        )
+    return Entry(None, path, about, tuple(_as_try(each, path, about) for each in best))
+
+
+def _planned(values: Mapping[str, Any], on: str, settings: Config) -> Candidates:
     """Plan the job on each cluster. Raises `RequestError` if none can take it, or their worlds differ in size."""
     wanted = [] if on == request.ANY else [name.strip() for name in on.split(",")]
     found: list[Launch] = []
@@ -74,6 +120,10 @@ def _tell(found: Sequence[Launch], errors: Mapping[str, LaunchError]) -> None:
 
 def _check(found: Sequence[Launch]) -> None:
     """Refuse what a run on several clusters cannot be."""
+    for name in ("dry_run", "render_to", "unique"):
+        if getattr(found[0].request.options, name):
+            text = name.replace("_", "-")
+            raise SpecError(f"--{text} and several clusters exclude each other", hint="name one of them")
     sizes = {}
     for each in found:
         cluster = each.request.cluster or ""
@@ -92,7 +142,7 @@ def _check(found: Sequence[Launch]) -> None:
         )
 
 
-def estimated(found: Candidates) -> Candidates:
+def _estimated(found: Candidates) -> Candidates:
     """Ask all clusters at once when the job would start there, for at most `clusters.LIMIT_S`."""
     questions = {}
     for each in found.launches:
@@ -121,7 +171,7 @@ def _start(each: Launch) -> ExpectedStart | None:
     return start
 
 
-def starts_now(found: Candidates) -> Launch | None:
+def _starts_now(found: Candidates) -> Launch | None:
     """The first launch whose cluster expects to start it now."""
     for each in found.launches:
         at = _expected(found, each)
@@ -130,7 +180,7 @@ def starts_now(found: Candidates) -> Launch | None:
     return None
 
 
-def best(found: Candidates, limit: int) -> tuple[Launch, ...]:
+def _best(found: Candidates, limit: int) -> tuple[Launch, ...]:
     """At most `limit` launches, those that are expected to start first; without an estimate, in the order given."""
     reached = [each for each in found.launches if not _problem(found, each)] or list(found.launches)
     return tuple(sorted(reached, key=lambda each: _expected(found, each) or float("inf"))[:limit])
@@ -149,25 +199,10 @@ def _expected(found: Candidates, each: Launch) -> float | None:
     return start["at"] if start else None
 
 
-class Claiming(NamedTuple):
-    """How tries get the claim."""
-
-    place: str | None
-    wait_s: float
-
-
-def claiming(values: Mapping[str, Any], settings: Config) -> Claiming:
-    """The settings for that."""
-    job = config.build(JobOptions, settings.resolve(JobOptions, flags=request.of(JobOptions, values)))
-    return Claiming(job.claim or None, parse_duration(job.claim_wait, "claim-wait"))
-
-
-def as_try(each: Launch, path: Path, claim: Claiming) -> Launch:
+def _as_try(each: Launch, path: Path, about: Race) -> Launch:
     """The launch as one try of the run at `path`: its agents wait for the claim."""
-    about = {"wait_s": claim.wait_s, "race": path.name}
-    if claim.place:
-        about["place"] = claim.place
+    claim = {"wait_s": about["wait_s"], "race": path.name, **({"place": about["claim"]} if about["claim"] else {})}
     asked = each.request
-    asked = replace(asked, job=replace(asked.job, agents={**asked.job.agents, "claim": about}))
+    asked = replace(asked, job=replace(asked.job, agents={**asked.job.agents, "claim": claim}))
     own = path / races.TRIES / directories.new_id(asked.job.name)
     return each._replace(request=asked, plan=asked.plan(own), path=own)

@@ -27,9 +27,9 @@ def find(directory: Path, text: str, on: str | None = None) -> Run:
     found = _find(directory, text, on)
     if found.won is None and found.race is None:
         return found
-    from launcher.service import race  # few runs need it
+    from launcher.service import race_left  # few runs need it
 
-    return race.caught_up(found)
+    return race_left.caught_up(found)
 
 
 def _find(directory: Path, text: str, on: str | None) -> Run:

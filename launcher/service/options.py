@@ -11,6 +11,7 @@ from typing import Any
 from launcher import backends
 from launcher.errors import SpecError
 from launcher.service.launch_options import LaunchOptions
+from launcher.service.request import are_several, named
 from launcher.settings import config
 from launcher.settings.options import JobOptions
 from launcher.system import names
@@ -18,13 +19,15 @@ from launcher.system import names
 _FOR_ALL = {"module": bool, "unique": bool, "if_running": str}
 _OF_A_TERMINAL = tuple(item.name for item in fields(LaunchOptions) if item.name not in _FOR_ALL)
 _OF_A_TERMINAL += ("fetch", "fetch_node")
-_DURATIONS = ("time", "grace", "rdzv_timeout", "peer_timeout")
+_DURATIONS = ("time", "grace", "rdzv_timeout", "peer_timeout", "claim_wait")
 
 
 def values(given: Mapping[str, Any], backend: str | None, cluster: str | None) -> dict[str, Any]:
     """The options with the values that the command line would give. Raises `SpecError` for invalid ones."""
-    options = _options(backend, cluster)
-    types = {**config.field_types(JobOptions), **config.field_types(options), **_FOR_ALL, "runs_dir": str}
+    types = {**config.field_types(JobOptions), **_FOR_ALL, "runs_dir": str}
+    for each in _options(backend, cluster):
+        types |= config.field_types(each)
+    types |= {"start": str, "race": int} if are_several(cluster) else {}
     for name in _OF_A_TERMINAL:
         types.pop(name, None)
     for name in given:
@@ -34,10 +37,10 @@ def values(given: Mapping[str, Any], backend: str | None, cluster: str | None) -
     return {name: _value(name, value, types[name]) for name, value in given.items() if value is not None}
 
 
-def _options(backend: str | None, cluster: str | None) -> type:
-    if cluster is not None:
-        backend = config.load().cluster(cluster, lambda name: backends.load(name).options).backend
-    return backends.load(backend or "local").options
+def _options(backend: str | None, cluster: str | None) -> list[type]:
+    if cluster is None:
+        return [backends.load(backend or "local").options]
+    return [backends.load(each.backend).options for each in named(cluster, config.load())]
 
 
 def _value(name: str, value: Any, kind: type) -> Any:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.agent.failures import Failure
-from launcher.agent.protocol import Event
 from launcher.console import live_line
 from launcher.errors import CommandError, LaunchError
-from launcher.runs import directories, lock, races, records, status
+from launcher.runs import directories, lock, races, records
 from launcher.service import cancel, launch, observe, undo
 from launcher.service.interrupts import Unattended
 from launcher.service.leaving import Detached
@@ -21,19 +20,20 @@ from launcher.service.rival import News, Rival, grant, say
 from launcher.system.question import Question
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from launcher.backends._base import AnyBackend
     from launcher.results.race import Race, Try
     from launcher.runs.records import Run
+    from launcher.service.candidates import Entry
     from launcher.service.interrupts import Interrupts
     from launcher.service.launch import Launch
 
 _LOOK_S = 0.1
 _AGAIN_S = 5.0
-_SETTLE_S, _SOON_S = 60.0, 10.0
+_SETTLE_S = 60.0
 
 
 class Contest:
@@ -165,51 +165,6 @@ class Contest:
         if self.settled():
             records.finish(self.run, undo.unsubmitted(Failure.CANCELLED))
 
-    def tidy(self, winner: Run) -> None:
-        """Do what the launcher has left after the decision, as far as clusters answer soon: grant, and cancel."""
-        name = winner.path.name
-        if self._race["claim"] is None and any(
-            each["run"] == name for each in self._race["tries"] if not each["granted_at"]
-        ):
-            told = Question(lambda: grant(winner, observe.backend_of(winner)), "grant")
-            try:
-                if told.answered(_SOON_S):
-                    told.answer()
-                    self._note(name, granted_at=time.time())
-            except LaunchError as error:
-                output.warn(f"{winner.cluster} was not told that it has the run: {error.message}")
-        for each in self._tries():
-            if each.id != name:
-                rival = Rival(each, observe.backend_of(each), each.cluster or each.backend, self._said)
-                self._cancel([rival])
-        self.settled(_SOON_S)
-
-    def looked_at(self) -> Run:
-        """The run as its tries are now: one may have claimed it at a shared place, or none may be left."""
-        left = False
-        for each in self._tries():
-            state = observe.state_of(each)
-            if self._race["claim"] and any(
-                isinstance(record, Event) and record.name == "claim_held" for record in status.ends(each.stream_path(0))
-            ):
-                races.decide(self.run, each.id, each.cluster or each.backend)
-                self._note(each.id, granted_at=time.time())
-                return directories.read(self.run.root, self.run.id)
-            if state["exit_code"] is None:
-                left = True
-            else:
-                cause = state["cause"]
-                self._note(each.id, ended_at=time.time(), problem=(cause["message"] if cause else "") or state["state"])
-        if not left:
-            self._none_left()
-        return self.run
-
-    def _tries(self) -> Iterator[Run]:
-        """The tries that have not ended, as far as is recorded."""
-        for each in self._race["tries"]:
-            if each["ended_at"] is None and each["granted_at"] is None:
-                yield directories.read(self.run.path / races.TRIES, each["run"])
-
     def _cancel(self, rivals: Sequence[Rival]) -> None:
         for each in rivals:
             self._cancels.append((each, Question(partial(cancel.cancel, each.run), f"cancel {each.cluster}")))
@@ -268,23 +223,23 @@ def create(path: Path, race: Race, launches: Sequence[Launch]) -> Run:
     return run
 
 
+def first(entry: Entry, interrupts: Interrupts | Unattended) -> Run:
+    """Queue the run on several clusters, and wait until one of them has it and the others have cancelled it."""
+    run = create(entry.path, entry.about, entry.tries)
+    with hold(run, interrupts):
+        contest = Contest(run, interrupts)
+        try:
+            contest.queue_up(entry.tries)
+            won = contest.decided()
+        except KeyboardInterrupt:
+            contest.abandon()
+            raise
+        contest.settled()
+    assert won is not None
+    return won
+
+
 def hold(run: Run, interrupts: Interrupts | Unattended) -> AbstractContextManager[None]:
     """The lock of a run whose tries this process watches; a request to cancel the run stops this process."""
     watch = partial(launch.hear_of_cancel, run, interrupts)
     return lock.hold(run.path, "run", submits=True, wait_s=_AGAIN_S, watch=watch)
-
-
-def caught_up(run: Run) -> Run:
-    """The run after what its launcher has left: tries without the claim are cancelled, and a claim elsewhere is found.
-
-    Nothing is done while its launcher lives.
-    """
-    path = run.root / run.id
-    owner = lock.owner(path)
-    if (run.result is not None and run.won is None) or (owner is not None and not owner.seems_gone):
-        return run
-    contest = Contest(directories.recorded(run.root, run.id), Unattended())
-    if run.won is not None:
-        contest.tidy(run)
-        return directories.read(run.root, run.id)
-    return contest.looked_at()

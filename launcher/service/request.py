@@ -142,6 +142,12 @@ def are_several(on: str | None) -> bool:
     return on is not None and (on == ANY or "," in on)
 
 
+def named(on: str, settings: config.Config) -> list[config.ClusterProfile]:
+    """The clusters that the text names. Raises `RequestError` for an unknown one."""
+    every = settings.cluster_names() if on == ANY else [name.strip() for name in on.split(",")]
+    return [settings.cluster(name, lambda backend: backends.load(backend).options) for name in every]
+
+
 class Chosen(NamedTuple):
     """A backend with its options, and the cluster whose settings it uses."""
 

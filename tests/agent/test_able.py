@@ -82,7 +82,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory, default_signals: None, tor
         if way in ("fork", "spawn"):
             pairs = tuple(f"{name}={value}" for name, value in env.items())
             with mock.patch.object(harness, "LIMIT_S", LIMIT_S):  # it does the work of many tests
-                run = runner("able.py", nproc_per_node="2", env=pairs, start=way, cwd=SCRIPTS)
+                run = runner("able.py", nproc_per_node="2", env=pairs, start_method=way, cwd=SCRIPTS)
             assert run.result() == "success", run.stderr
             return
         with open(os.devnull) as null:

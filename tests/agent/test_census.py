@@ -111,7 +111,7 @@ def test_a_worker_sees_what_it_sees_under_torchrun(
 ) -> None:  # fmt: skip
     theirs = torchrun(target, ranks, env)
     pairs = tuple(f"{key}={value}" for key, value in {**env, "CENSUS_OUT": str(tmp_path / "ours")}.items())
-    run = agents(target[-1], *ARGS, kind=kind, nproc_per_node=str(ranks), env=pairs, start=start, cwd=SCRIPTS)
+    run = agents(target[-1], *ARGS, kind=kind, nproc_per_node=str(ranks), env=pairs, start_method=start, cwd=SCRIPTS)
     assert run.result() == "success", run.stderr
     ours = read(tmp_path / "ours", ranks)
 

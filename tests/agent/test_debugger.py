@@ -45,7 +45,7 @@ def test_all_ranks_are_kept_until_the_debugger_is_left(agents: Runner, tmp_path:
     keys, go = tmp_path / "keys", tmp_path / "go"
     os.mkfifo(keys)
     more = {"debug": 1, "heartbeat_s": 0.2}
-    run = agents.start(FAILS, str(keys), str(go), nodes="2", request=more, start=start, max_restarts=1)
+    run = agents.start(FAILS, str(keys), str(go), nodes="2", request=more, start_method=start, max_restarts=1)
     run.until(lambda: run.of("debugger"))  # the other rank's failure waits 5 s for it, and no longer
     go.touch()
     run.until(lambda: run.of("worker_exited"))
@@ -94,7 +94,7 @@ def test_a_failure_elsewhere_ends_a_rank_that_does_not_fail(agents: Runner) -> N
 def test_an_exit_and_an_interrupt_open_no_debugger(
     agents: Runner, how: str, ended: dict[str, object], start: str
 ) -> None:
-    run = agents(ENDS, how, request={"debug": 0}, start=start)
+    run = agents(ENDS, how, request={"debug": 0}, start_method=start)
     assert not run.of("debugger")
     told = run.of("worker_exited")[0]
     assert {name: told.get(name) for name in ended} == ended, (told, run.stderr)
@@ -105,7 +105,7 @@ def test_a_spawned_worker_sees_the_same_with_and_without_debug(agents: Runner, t
     seen = "sys.argv, sys.path, __file__, __name__, __package__, sorted(vars()), 'distlaunch_agent' in sys.modules"
     (tmp_path / "shown.py").write_text(f"import os, sys\nprint({seen})\n")
     name = "shown" if kind == "module" else str(tmp_path / "shown.py")
-    started = [agents.start(name, "a", "--b", kind=kind, start="spawn", request=more) for more in ({}, {"debug": 0})]
+    started = [agents.start(name, "a", "--b", kind=kind, start_method="spawn", request=more) for more in ({}, {"debug": 0})]
     said = [run.wait().stdout[0] for run in started]
     assert said[0] == said[1]
     assert said[0].endswith(b"False\n")

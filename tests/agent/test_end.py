@@ -139,7 +139,7 @@ def test_daemon_threads_that_run_when_the_interpreter_exits_print_nothing(warm_a
 
 def test_the_cause_has_the_scripts_own_traceback_without_our_frames(agents: Runner, tmp_path: Path) -> None:
     for start in ("fork", "spawn"):
-        run = agents("def f():\n    raise ValueError('broken')\nf()\n", start=start)
+        run = agents("def f():\n    raise ValueError('broken')\nf()\n", start_method=start)
 
         cause = run.cause()
         lines = [f'File "{tmp_path}/script{len(agents.runs) - 1}.py", line {n}, in ' for n in (3, 2)]

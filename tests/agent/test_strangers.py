@@ -121,7 +121,7 @@ dist.destroy_process_group()
 @pytest.mark.torch
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_no_other_user_gets_the_master_port_at_any_moment(warm_agents: Runner, start: str, tmp_path: Path) -> None:
-    run = warm_agents.start(ALL_REDUCE, str(tmp_path / "go"), nproc_per_node="2", start=start)
+    run = warm_agents.start(ALL_REDUCE, str(tmp_path / "go"), nproc_per_node="2", start_method=start)
     run.until(lambda: len(run.stdout) == 2)
     (port,) = {fields["master_port"] for fields in run.of("rendezvous")}
 

@@ -74,7 +74,7 @@ def test_a_message_that_comes_in_parts_is_not_ready_before_it_is_whole() -> None
 @pytest.mark.parametrize(("start", "size"), [*(("fork", size) for size in SIZES), ("spawn", 137_000), ("spawn", MIB)])
 def test_an_error_of_any_size_ends_the_run_with_itself_as_the_cause(agents: Runner, size: int, start: str) -> None:
     text = (KEY * (size // len(KEY) + 1))[:size]
-    run = agents(f"raise RuntimeError(({KEY!r} * {size // len(KEY) + 1})[:{size}])\n", start=start)
+    run = agents(f"raise RuntimeError(({KEY!r} * {size // len(KEY) + 1})[:{size}])\n", start_method=start)
 
     assert run.result() == "failed"
     found = run.cause()

@@ -111,7 +111,7 @@ def test_every_round_has_a_port_and_a_store_of_its_own(warm_agents: Runner, tmp_
     [
         {"nodes": "2", "nproc_per_node": "2"},
         {"nodes": "1:2", "nproc_per_node": "2"},
-        {"nproc_per_node": "4", "start": "spawn"},
+        {"nproc_per_node": "4", "start_method": "spawn"},
     ],
     ids=["two nodes", "elastic", "spawned"],
 )

@@ -79,7 +79,7 @@ def test_a_worker_has_a_terminal_whose_other_end_is_served(
     runner: Runner, client_of: Attach, start: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TERM", raising=False)
-    run = runner.start(SCRIPT, start=start, request={"terminal": LENT})
+    run = runner.start(SCRIPT, start_method=start, request={"terminal": LENT})
     client = client_of(run)
     client.line.send(size=[40, 90])
     run.until(lambda: b"name? " in run.stdout[0] or "name? " in client.out)

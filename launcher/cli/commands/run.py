@@ -23,7 +23,7 @@ def _run_on(values: dict[str, Any]) -> int:
     if are_several(values["on"]):
         from launcher.cli import racing  # few launches need it
 
-        return racing.launch(values)
+        return racing.launch({**values, "cluster": values["on"]})
     for name in ("start", "race"):
         if values[name] is not None:
             raise SpecError(f"--{name} is for several clusters", hint="--on juno,lab, or --on any")

@@ -1,0 +1,88 @@
+"""A run on several clusters whose launcher has ended: what it has left is done, or found out."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from launcher import output
+from launcher.agent.protocol import Event
+from launcher.errors import LaunchError
+from launcher.runs import directories, lock, races, status
+from launcher.service import observe
+from launcher.service.interrupts import Unattended
+from launcher.service.race import Contest
+from launcher.service.rival import Rival, grant
+from launcher.system.question import Question
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from launcher.runs.records import Run
+
+_SOON_S = 10.0
+
+
+class Abandoned(Contest):
+    """A race that no process decides."""
+
+    def tidy(self, winner: Run) -> None:
+        """Do what the launcher has left after the decision, as far as clusters answer soon: grant, and cancel."""
+        name = winner.path.name
+        if self._race["claim"] is None and any(
+            each["run"] == name for each in self._race["tries"] if not each["granted_at"]
+        ):
+            told = Question(lambda: grant(winner, observe.backend_of(winner)), "grant")
+            try:
+                if told.answered(_SOON_S):
+                    told.answer()
+                    self._note(name, granted_at=time.time())
+            except LaunchError as error:
+                output.warn(f"{winner.cluster} was not told that it has the run: {error.message}")
+        for each in self._tries():
+            if each.id != name:
+                rival = Rival(each, observe.backend_of(each), each.cluster or each.backend, self._said)
+                self._cancel([rival])
+        self.settled(_SOON_S)
+
+    def looked_at(self) -> Run:
+        """The run as its tries are now: one may have claimed it at a shared place, or none may be left."""
+        left = False
+        for each in self._tries():
+            state = observe.state_of(each)
+            if self._race["claim"] and any(
+                isinstance(record, Event) and record.name == "claim_held" for record in status.ends(each.stream_path(0))
+            ):
+                races.decide(self.run, each.id, each.cluster or each.backend)
+                self._note(each.id, granted_at=time.time())
+                return directories.read(self.run.root, self.run.id)
+            if state["exit_code"] is None:
+                left = True
+            else:
+                cause = state["cause"]
+                self._note(each.id, ended_at=time.time(), problem=(cause["message"] if cause else "") or state["state"])
+        if not left:
+            self._none_left()
+        return self.run
+
+    def _tries(self) -> Iterator[Run]:
+        """The tries that have not ended, as far as is recorded."""
+        for each in self._race["tries"]:
+            if each["ended_at"] is None and each["granted_at"] is None:
+                yield directories.read(self.run.path / races.TRIES, each["run"])
+
+
+def caught_up(run: Run) -> Run:
+    """The run after what its launcher has left: tries without the claim are cancelled, and a claim elsewhere is found.
+
+    Nothing is done while its launcher lives.
+    """
+    path = run.root / run.id
+    owner = lock.owner(path)
+    if (run.result is not None and run.won is None) or (owner is not None and not owner.seems_gone):
+        return run
+    contest = Abandoned(directories.recorded(run.root, run.id), Unattended())
+    if run.won is not None:
+        contest.tidy(run)
+        return directories.read(run.root, run.id)
+    return contest.looked_at()
