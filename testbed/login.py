@@ -75,6 +75,16 @@ class LoginNode:
         first = f"sbatch={packages.program('sbatch')}; PATH={packages.PATH}"
         _script(self.directory / "there" / "sbatch", f"{first}; {line}")
 
+    def stand_in(self, program: str, line: str = "") -> None:
+        """Give the node this program; `$real` is the real one, which is back without a line."""
+        path, real = self.directory / "there" / program, packages.program(program)
+        assert real
+        path.unlink(missing_ok=True)
+        if line:
+            _script(path, f"real={real}; PATH={packages.PATH}; {line}")
+        else:
+            path.symlink_to(real)
+
     def new_host_key(self) -> None:
         """Give the daemon another key; a client does not learn of it."""
         key = self.directory / "host_key"
@@ -101,9 +111,24 @@ class LoginNode:
 
     def cut(self) -> None:
         """End all connections, as if the network had broken them."""
+        self._signal(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """Let no connection that is open carry anything any more, as if its packets were lost."""
+        self._signal(signal.SIGSTOP)
+
+    def _signal(self, number: int) -> None:
         for process in self.host.processes():
             if "sshd" in process.command()[:40] and (self._daemon is None or process.pid != self._daemon.pid):
-                process.send(signal.SIGKILL)
+                process.send(number)
+
+    def configure(self, **values: str) -> None:
+        """Change settings of the daemon, which is restarted; an empty value removes one."""
+        kept = [line for line in self._settings() if line.partition(" ")[0] not in values]
+        kept += [f"{key} {value}" for key, value in values.items() if value]
+        (self.directory / "sshd_config").write_text("".join(f"{line}\n" for line in kept))
+        self.down()
+        self.up()
 
     def ask_for_code(self) -> None:
         """Ask for a one-time code besides the key from now on: `code` is the present one."""
@@ -131,13 +156,8 @@ class LoginNode:
 
     def _ask(self, *, yes: bool) -> None:
         word = "yes" if yes else "no"
-        more = "AuthenticationMethods publickey,keyboard-interactive\n" if yes else ""
-        values = {"KbdInteractiveAuthentication": word, "UsePAM": word}
-        kept = [line for line in self._settings() if line.partition(" ")[0] not in (*values, "AuthenticationMethods")]
-        text = "".join(f"{line}\n" for line in (*kept, *(f"{key} {value}" for key, value in values.items()))) + more
-        (self.directory / "sshd_config").write_text(text)
-        self.down()
-        self.up()
+        methods = "publickey,keyboard-interactive" if yes else ""
+        self.configure(KbdInteractiveAuthentication=word, UsePAM=word, AuthenticationMethods=methods)
 
     def _settings(self) -> list[str]:
         return (self.directory / "sshd_config").read_text().splitlines()

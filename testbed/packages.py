@@ -32,6 +32,7 @@ ACCOUNTING: Mapping[str, str] = {
 }
 SSH: Mapping[str, str] = {"sshd": "openssh-server", "ssh": "openssh-client", "ssh-keygen": "openssh-client"}
 SECOND_FACTOR: Mapping[str, str] = {"pam_oath.so": "libpam-oath"}
+QUOTAS: Mapping[str, str] = {"mkfs.btrfs": "btrfs-progs", "btrfs": "btrfs-progs", "losetup": "mount"}
 NETWORK_DIRECTORY: Mapping[str, str] = {"sshfs": "sshfs"}
 KUBERNETES: Mapping[str, str] = {"openssl": "openssl"}
 KUBERNETES_NODE: Mapping[str, str] = {

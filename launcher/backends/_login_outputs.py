@@ -27,7 +27,7 @@ _SHOWN = 20
 _LONGEST_WORD = 8192
 
 _SERVE = r"""
-cd "$1" 2>/dev/null || exit 24
+cd "$1" 2>/dev/null || { echo distlaunch-no-directory >&2; exit 24; }
 top=$(pwd -P)
 times='%s %.9Y'
 stat -c "$times" . >/dev/null 2>&1 || times='%s %Y'
@@ -87,11 +87,19 @@ class LoginOutputs(RemoteOutputs):
     """Files in a directory that the login node sees, as `Outputs`."""
 
     def __init__(self, login: Login, directory: str, granted: str) -> None:
-        """Waits until the login node answers. `granted`: the file for `grant`. Raises `CommandError` without answer."""
+        """Waits for the login node; `granted`: the file for `grant`.
+
+        Raises `CommandError` without an answer, `RequestError` if it sees no directory.
+        """
         text = remote.program(_SERVE, directory, granted)
         bridge = pipes.ProgramBridge([*login.words(), remote.command(text)])
         bridge.sock.sendall(text.encode(errors="surrogateescape"))
-        super().__init__(login.name, bridge)
+        try:
+            super().__init__(login.name, bridge)
+        except CommandError as error:
+            if "distlaunch-no-directory" not in error.message:
+                raise
+            raise RequestError(f"{login.name}: {directory} is not there, or you may not read it") from error
         self._directory = directory
         self._sums = self._line() != b"-"
 

@@ -99,7 +99,7 @@ class Login:
         if any(words in said for words in _REFUSED):
             return NotLoggedInError(f"not logged in to {self.name}: distlaunch login {self.name}", hint=why or None)
         hint = "; ".join(hints([why, said], LOGIN_HINTS)[:1]) or None
-        return BackendUnavailableError(f"{self.name} is not reached: {why or 'ssh does not say why'}", hint=hint)
+        return BackendUnavailableError(f"{self.name} is not reached: {why or 'the connection ended'}", hint=hint)
 
     def _way_in(self) -> str:
         return f"try it yourself: ssh {self.address}"

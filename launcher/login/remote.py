@@ -48,6 +48,10 @@ done
 """
 
 
+class UnfinishedError(BackendUnavailableError):
+    """The program runs there, and has not ended in time."""
+
+
 class Answer(NamedTuple):
     """What a program has printed."""
 
@@ -85,7 +89,7 @@ def run(
     """Run the program, with these bytes on stdin, and what `write` writes.
 
     Raises `BackendUnavailableError` if the login node is not reached, or if the connection breaks meanwhile: the
-    program may have run in part.
+    program may have run in part. `timeout_s` counts from when the login node has answered.
     """
     text = program(body, *args)
     with tempfile.TemporaryFile() as file:
@@ -129,9 +133,18 @@ def _unanswered(login: Login, code: int, err: str, *, begun: bool) -> BackendUna
     return BackendUnavailableError(f"the login shell of {login.name} runs no program: {why}")
 
 
+def _late(login: Login, limit_s: float, *, begun: bool) -> BackendUnavailableError:
+    """The error for no answer; a connection that carries nothing is closed, so that the next command opens another."""
+    if begun:
+        why = f"{login.name} answers, and does not end what was asked within {limit_s:.0f} s"
+        return UnfinishedError(why, in_part=True)
+    login.close()
+    return BackendUnavailableError(f"{login.name} does not answer within {_FIRST_S:.0f} s")
+
+
 def _talk(login: Login, argv: Sequence[str], stdin: IO[bytes], limit_s: float) -> tuple[int, bytes, str]:
-    """Run ssh. A connection that carries nothing is closed, so that the next command opens another."""
-    out, first, limit = bytearray(), time.monotonic() + _FIRST_S, time.monotonic() + _FIRST_S + limit_s
+    """Run ssh: its exit code, stdout and stderr."""
+    out, begun, limit = bytearray(), False, time.monotonic() + _FIRST_S
     with tempfile.TemporaryFile() as said:
         try:
             process = subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=said, start_new_session=True)
@@ -142,14 +155,12 @@ def _talk(login: Login, argv: Sequence[str], stdin: IO[bytes], limit_s: float) -
             selector.register(process.stdout, selectors.EVENT_READ)
             try:
                 while True:
-                    until = min(first, limit) if BEGUN not in out[: 1 << 16] else limit
-                    if not selector.select(max(0.0, until - time.monotonic())):
-                        if until != limit:
-                            login.close()
-                            raise BackendUnavailableError(f"{login.name} does not answer within {_FIRST_S:.0f} s")
-                        raise BackendUnavailableError(f"{login.name}: no end within {limit_s:.0f} s", in_part=True)
+                    if not selector.select(max(0.0, limit - time.monotonic())):
+                        raise _late(login, limit_s, begun=begun)
                     data = os.read(process.stdout.fileno(), proc.LAST_BYTES)
                     out += data
+                    if not begun and BEGUN in out:
+                        begun, limit = True, time.monotonic() + limit_s
                     if len(out) > _ANSWER_BYTES:
                         raise CommandError(f"{login.name} has printed more than {_ANSWER_BYTES >> 20} MB")
                     if not data:

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,6 +92,14 @@ class Laptop:
         """The state of a run once it has ended."""
         wait_until("the run's end", lambda: self.status(run)["exit_code"] is not None, limit_s=LIMIT_S, every_s=0.5)
         return self.status(run)
+
+    def signal(self, number: int, word: str = "") -> None:
+        """Send a signal to all that runs here, or to what has this word in its command."""
+        here = f"HOME={self.home}".encode()
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                if here in path.read_bytes().split(b"\0") and word.encode() in (path.parent / "cmdline").read_bytes():
+                    os.kill(int(path.parent.name), number)
 
     def settings(self, **values: str) -> None:
         """Write the settings: those of `juno`, with these changes."""

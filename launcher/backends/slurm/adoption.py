@@ -96,10 +96,14 @@ def _record(site: Site, path: Path, found: list[Job], options: SlurmOptions) -> 
         **({"tasks": tasks} if tasks else {}),
     }
     handle: SlurmHandle = {"run_dir": str(path) if site.login else job.directory or str(path), "nodes": nodes}
-    if site.login and job.directory:
+    ours = site.login is not None and job.user == site.user
+    if site.login and job.directory and (spec or ours):
         handle.update({"remote": job.directory, "output_dir": str(spec.get("output_dir") or job.directory)})
-    if not site.login or job.user != site.user:
-        handle.update({"user": job.user, "elsewhere": job.directory})
+    if not ours:
+        handle["user"] = job.user
+        if "remote" not in handle:
+            there = f"{site.login.name}:{job.directory}" if site.login else job.directory
+            handle["elsewhere"] = there if job.directory else ""
     if job.allocation:
         handle.update({"job_id": job.allocation, "step": job.run, "step_id": job.id})
     else:

@@ -140,10 +140,14 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         if "task" in handle:
             hint = f"launch it again with --array {handle['task']}"
             raise RequestError(f"task {handle['task']} has ended", hint=hint)
-        trust.require("run", run_dir / "job.sbatch")  # another user's would be run as ours
+        if not self.site.login:
+            trust.require("run", run_dir / "job.sbatch")  # another user's would be run as ours
+        elif "user" in handle or "remote" not in handle:
+            whose = handle.get("user", "another user")
+            raise RequestError(f"{run_dir.name} belongs to {whose}", hint="only they can start it again")
         from launcher.backends.slurm import submission
 
-        submit = submission.again(self.site, run_dir, attempt)
+        submit = submission.again(self.site, handle, attempt)
         begun: SlurmHandle = {**handle, "besides": job_id}
         del begun["job_id"]
         record(begun)
@@ -223,7 +227,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
             allocation.send(self.site, handle, signal.SIGKILL if force else end)
             return
         job_id = job_of(handle)
-        if self.site.login and asked:
+        if self.site.login and asked and "remote" in handle:
             behind_login.mark_cancelled(self.site.login, handle)
         self._jobs().hurry()
         control.control(self.site, "scontrol", "update", f"JobId={job_id}", "Requeue=0", check=False)  # not after it
@@ -242,7 +246,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
 
     def remove(self, handle: SlurmHandle) -> None:
         """Remove the run's directory behind a login node, unless it is another user's; the project's stays."""
-        if self.site.login and "remote" in handle and "elsewhere" not in handle:
+        if self.site.login and "remote" in handle and "user" not in handle:
             behind_login.remove(self.site.login, handle)
 
     def signal(self, handle: SlurmHandle, signum: int) -> None:

@@ -14,7 +14,7 @@ from launcher.backends import _login_stream
 from launcher.backends._login_outputs import LoginOutputs
 from launcher.backends.slurm import allocation
 from launcher.backends.slurm.handle import directory_of, remote_of
-from launcher.errors import CommandError
+from launcher.errors import CommandError, RequestError
 from launcher.login import remote
 from launcher.system import numbers, pipes
 
@@ -30,6 +30,9 @@ _CALL_S = 30.0
 _fetched: dict[str, float] = {}
 """When the streams of a run were last fetched whole, on the monotonic clock."""
 
+_gone: set[str] = set()
+"""Runs whose directory on the cluster could not be read."""
+
 
 def stream(login: Login, handle: SlurmHandle, offsets: Mapping[int, int]) -> _login_stream.LoginStream:
     """The streams of a run's nodes."""
@@ -37,9 +40,12 @@ def stream(login: Login, handle: SlurmHandle, offsets: Mapping[int, int]) -> _lo
 
 
 def refresh(login: Login, handle: SlurmHandle) -> None:
-    """Fetch what is new; warns if the login node does not answer, and only earlier output is here."""
+    """Fetch what is new; warns if that cannot be done, and only earlier output is here."""
     if problem := look(login, handle, time.monotonic()):
         output.warn(f"{problem}; this is what came before")
+    elif handle["run_dir"] in _gone:
+        whose = f"which {handle['user']} does not let others read, or " if "user" in handle else ""
+        output.warn(f"{login.name}: its nodes write to {handle['remote']}, {whose}which is not there")
 
 
 def look(login: Login, handle: SlurmHandle, since: float) -> str:
@@ -50,15 +56,17 @@ def look(login: Login, handle: SlurmHandle, since: float) -> str:
     run_dir, begun = handle["run_dir"], time.monotonic()
     if _fetched.get(run_dir, float("-inf")) >= since:
         return ""
-    problem = _login_stream.fetch(login, handle["remote"], Path(run_dir), handle["nodes"], _FETCH_S)
+    problem, readable = _login_stream.fetch(login, handle["remote"], Path(run_dir), handle["nodes"], _FETCH_S)
     if not problem:
         _fetched[run_dir] = begun
+    (_gone.discard if readable else _gone.add)(run_dir)
     return problem
 
 
 def terminal(site: Site, handle: SlurmHandle, node: int, rank: int | None, *, python: str) -> pipes.ProgramBridge:
     """Connect through a separate step, as `allocation.terminal` does."""
     assert site.login
+    _require_remote(handle)
     file = f"{remote_of(handle)}/nodes/{node}/agent.json"
     answer = remote.run(site.login, 'cat "$1"', file, timeout_s=_CALL_S)
     try:
@@ -76,8 +84,15 @@ def terminal(site: Site, handle: SlurmHandle, node: int, rank: int | None, *, py
 
 def outputs(login: Login, handle: SlurmHandle) -> LoginOutputs:
     """The directory where the workers write, as node 0 has reported it."""
+    _require_remote(handle)
     where = handle.get("output_dir") or handle["remote"]
     return LoginOutputs(login, where, f"{remote_of(handle)}/{GRANTED}")
+
+
+def _require_remote(handle: SlurmHandle) -> None:
+    """Raise `RequestError` for another user's run whose directory cannot be read."""
+    if "remote" not in handle:
+        raise RequestError(f"{handle.get('user', 'another user')} does not let others read the run's files")
 
 
 def mark_cancelled(login: Login, handle: SlurmHandle) -> None:

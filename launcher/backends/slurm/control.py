@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from launcher.backends.slurm.site import Site
     from launcher.backends.slurm.submitit import Queue
 
-_CONTROL_S = 60
+_CONTROL_S = 90
 PING = "slurmctld does not answer; `scontrol ping` shows when it does"
 _WAYS_OUT = {
     "account": "your accounts: sacctmgr show assoc user=$USER format=account,partition,qos",

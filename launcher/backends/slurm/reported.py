@@ -25,7 +25,7 @@ def liveness(site: Site, handle: SlurmHandle, queue: Callable[[], Queue]) -> Liv
     """What squeue reports, then sacct; without accounting, a job or step that is not in the queue has ended."""
     job_id, directory = handle.get("step_id") or job_of(handle), directory_of(handle)
     found, said, reason = (*allocation.state(site, handle), "") if "step" in handle else _of_job(handle, queue())
-    private = "elsewhere" in handle and not os.access(directory, os.R_OK | os.X_OK)
+    private = "elsewhere" in handle and not os.access(handle["elsewhere"], os.R_OK | os.X_OK)
     if private and not said:  # neither its nodes nor Slurm tell how it ended
         found = "unknown"
         return Liveness(nodes=(found,) * handle["nodes"], detail=f"Slurm has forgotten job {job_id}")

@@ -74,7 +74,10 @@ class LoginSite(Site):
 
         from launcher.login import remote
 
-        code, out, said = remote.run(self.login, shlex.join(argv), timeout_s=timeout_s, stdin=stdin)
+        try:
+            code, out, said = remote.run(self.login, shlex.join(argv), timeout_s=timeout_s, stdin=stdin)
+        except remote.UnfinishedError as error:
+            raise CommandError(f"{argv[0]} has not ended on {self.login.name} within {timeout_s:.0f} s") from error
         if code == _NOT_FOUND:
             raise CommandError(f"{argv[0]} cannot be started on {self.login.name}: {proc.last_words(said)}")
         return CompletedProcess(list(argv), code, out.decode(errors="replace"), said)

@@ -9,13 +9,14 @@ import tarfile
 import tempfile
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from subprocess import CompletedProcess
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from launcher.agent.outputs.packs import LIST
 from launcher.agent.outputs.tree import SENT_MTIME_S
 from launcher.backends._writing import write_beside, write_files
-from launcher.backends.slurm import run_files, submitit
+from launcher.backends.slurm import jobs, run_files, submitit
 from launcher.backends.slurm.site import LoginSite
 from launcher.errors import BackendUnavailableError, StorageError
 from launcher.login import remote
@@ -25,14 +26,14 @@ from launcher.system import storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
+    from launcher.backends.slurm.handle import SlurmHandle
     from launcher.backends.slurm.plan import SlurmPlan
     from launcher.backends.slurm.site import Site
     from launcher.login.store import Missing
     from launcher.payload.snapshot import Snapshot
 
-_SBATCH_S = 60.0
+_SBATCH_S = 90.0
 _CUT, _FULL, _TWICE = 21, 22, 23
 
 SEND = r"""
@@ -50,10 +51,22 @@ rm -f "runs/$2/cancel.json"
 mkdir -p "runs/$2" && cp -R "$in/run/." "runs/$2/" || exit 22
 [ -e "runs/$2/agent.pyz" ] || cp "packs/$3" "runs/$2/agent.pyz" || exit 22
 rm -rf "$in"
-mkdir "runs/$2/submitted-$4" 2>/dev/null || exit 23
+mkdir "runs/$2/submitted-0" 2>/dev/null || exit 23
 cd "runs/$2" && sbatch "$1/runs/$2/job.sbatch"
 """
-"""Takes a tar on stdin; `submitted-N` lets attempt N be submitted once, whatever becomes of the connection."""
+"""Takes a tar on stdin; `submitted-0` lets the first attempt be submitted once, whatever becomes of the connection."""
+
+
+_AGAIN = r"""
+umask 077
+cd "$1" || exit 22
+cat > "spec.json.$$" || { rm -f "spec.json.$$"; exit 22; }
+[ "$(wc -c < "spec.json.$$")" -eq "$2" ] || { rm -f "spec.json.$$"; exit 21; }
+[ -r job.sbatch ] && rm -f cancel.json && mv -f "spec.json.$$" spec.json || exit 22
+mkdir "submitted-$3" 2>/dev/null || exit 23
+sbatch "$1/job.sbatch"
+"""
+"""Takes the new spec on stdin; what else the run needs is in its directory."""
 
 
 Submit = Callable[[], str]
@@ -62,6 +75,7 @@ Submit = Callable[[], str]
 
 def prepared(site: Site, plan: SlurmPlan, texts: Mapping[str, str]) -> Submit:
     """Write everything the job needs, or look up what has to be sent; nothing is submitted yet."""
+    submitit.check()
     if not isinstance(site, LoginSite):
         run_files.fill(plan, plan.run_dir, texts)
         return partial(submitit.send, str(plan.run_dir / "job.sbatch"))
@@ -92,29 +106,31 @@ def prepared(site: Site, plan: SlurmPlan, texts: Mapping[str, str]) -> Submit:
             _add(tar, "complete", b"")
 
     def submit() -> str:
-        job_id = _call(site, plan.run_dir.name, name, 0, write)
+        job_id = _call(site, plan.run_dir.name, name, write)
         store.sent(missing)
         return job_id
 
     return submit
 
 
-def again(site: Site, run_dir: Path, attempt: int) -> Submit:
+def again(site: Site, handle: SlurmHandle, attempt: int) -> Submit:
     """Have the same job submitted once more, as this attempt. Raises `StorageError` if its files are gone."""
-    spec = storage.read_json(run_dir / "spec.json")
-    if spec is None:
-        raise StorageError(f"{run_dir / 'spec.json'} cannot be read")
-    text = storage.encode_json({**spec, "attempt": attempt})
-    storage.write_whole(run_dir / "spec.json", text)
+    run_dir = Path(handle["run_dir"])
     if not isinstance(site, LoginSite):
+        file = run_dir / "spec.json"
+        storage.write_whole(file, _spec(file, storage.read_json(file), attempt))
         return partial(submitit.send, str(run_dir / "job.sbatch"))
+    file = Path(handle["remote"], "spec.json")  # another host may have submitted it
+    text = _spec(file, jobs.specs(site, [handle["remote"]]).get(handle["remote"]), attempt)
+    send = partial(remote.run, site.login, _AGAIN, handle["remote"], str(len(text)), str(attempt))
+    return lambda: _job_id(site, run_dir.name, handle["remote"], send(timeout_s=_SBATCH_S, stdin=text))
 
-    def write(target: IO[bytes]) -> None:
-        with tarfile.open(fileobj=target, mode="w|") as tar:
-            _add(tar, "run/spec.json", text)
-            _add(tar, "complete", b"")
 
-    return partial(_call, site, run_dir.name, "none", attempt, write)
+def _spec(file: Path, spec: Mapping[str, Any] | None, attempt: int) -> bytes:
+    """The agents' request for this attempt."""
+    if spec is None:
+        raise StorageError(f"{file} cannot be read")
+    return storage.encode_json({**spec, "attempt": attempt})
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
@@ -133,15 +149,20 @@ def _add_pack(tar: tarfile.TarFile, snapshot: Snapshot, missing: Missing) -> Non
         tar.addfile(info, pack)
 
 
-def _call(site: LoginSite, run: str, agent: str, attempt: int, write: Callable[[IO[bytes]], None]) -> str:
-    """The job's id. Raises what `submitit.job_id` raises, and `StorageError` for a disk that is full."""
-    submitit.check()
-    answer = remote.run(site.login, SEND, site.top, run, agent, str(attempt), timeout_s=_SBATCH_S, write=write)
+def _call(site: LoginSite, run: str, agent: str, write: Callable[[IO[bytes]], None]) -> str:
+    """The job's id, of a first attempt."""
+    return _job_id(
+        site, run, site.top, remote.run(site.login, SEND, site.top, run, agent, timeout_s=_SBATCH_S, write=write)
+    )
+
+
+def _job_id(site: LoginSite, run: str, where: str, answer: remote.Answer) -> str:
+    """Raises what `submitit.job_id` raises, and `StorageError` for a disk that is full."""
     if answer.code == _CUT:
         raise BackendUnavailableError(f"the connection to {site.login.name} broke while files were sent")
     if answer.code == _FULL:
         why = remote.reason(answer.stderr)
-        raise StorageError(f"{site.login.name}: {site.top} cannot be written to: {why}", hint=_NOTHING)
+        raise StorageError(f"{site.login.name}: {where} cannot be written to: {why}", hint=_NOTHING)
     if answer.code == _TWICE:
         raise BackendUnavailableError(f"{run} was submitted before", in_part=True)
     return submitit.job_id(CompletedProcess(["sbatch"], answer.code, answer.text, answer.stderr))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from launcher.backends.slurm.handle import SlurmHandle
     from launcher.backends.slurm.site import Site
 
-_SBATCH_S = 60
+_SBATCH_S = 90.0
 _SQUEUE_S = 30
 _DELAY_S = 30
 _LEAST_S = 2.0
