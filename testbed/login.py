@@ -27,6 +27,13 @@ SHELL_PROGRAMS = (
 )  # fmt: skip
 """What is on PATH there: no Python, no bash."""
 
+_COMMANDS_ONLY = r"""
+case $SSH_ORIGINAL_COMMAND in
+*[!A-Za-z0-9@%+=:,./_\ -]*) echo "refused: $SSH_ORIGINAL_COMMAND" >&2; exit 77 ;;
+"sbatch "*|sbatch|"squeue "*|"scancel "*|"sacct "*|"sinfo "*) set -f; exec $SSH_ORIGINAL_COMMAND ;;
+*) echo "refused: $SSH_ORIGINAL_COMMAND" >&2; exit 77 ;;
+esac
+"""
 SLURM_PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo", "srun", "sacct")
 
 
@@ -129,6 +136,12 @@ class LoginNode:
         (self.directory / "sshd_config").write_text("".join(f"{line}\n" for line in kept))
         self.down()
         self.up()
+
+    def take_commands_only(self) -> None:
+        """From now on, run single commands of Slurm only: no shell, and no character that one would interpret."""
+        script = self.directory / "commands-only"
+        _script(script, _COMMANDS_ONLY)
+        self.configure(ForceCommand=str(script))
 
     def ask_for_code(self) -> None:
         """Ask for a one-time code besides the key from now on: `code` is the present one."""

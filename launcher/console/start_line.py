@@ -64,11 +64,11 @@ class StartLine:
         self._show("")
 
     def state(self, outcome: Outcome) -> None:
-        """Show why the run is pending, if it is."""
+        """Show why the run is pending, or what the backend knows of one that has not reported yet."""
         present = self._progress.present()
-        if outcome.state != "pending":
+        if outcome.state not in ("pending", "starting"):
             return
-        if present is None and not self._unended():
+        if present is None and outcome.state == "pending" and not self._unended():
             detail = f": {outcome.detail}" if outcome.detail else ""
             live_line.show(f"waiting for {self._backend} to start it again{detail}")
         elif present is not None and present.phase == "queued":

@@ -130,7 +130,8 @@ def _unanswered(login: Login, code: int, err: str, *, begun: bool) -> BackendUna
     if code == _SSH_FAILED:
         return login.unreachable(err)
     why = proc.last_words(err) or f"code {code}"
-    return BackendUnavailableError(f"the login shell of {login.name} runs no program: {why}")
+    hint = "if it takes single commands only: login_shell = 'none'"
+    return BackendUnavailableError(f"the login shell of {login.name} runs no program: {why}", hint=hint)
 
 
 def _late(login: Login, limit_s: float, *, begun: bool) -> BackendUnavailableError:

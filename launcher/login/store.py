@@ -21,7 +21,7 @@ from launcher.payload.snapshot_file import Reader
 from launcher.system import storage, trust
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from launcher.login.connection import Login
     from launcher.payload.snapshot import Snapshot
@@ -44,6 +44,11 @@ fi
 rm -f "$1/store.$$"
 printf 'store '
 cat "$1/store" || exit 20
+disk=$(stat -f -c %T "$1" 2>/dev/null)
+for stream in "$1"/runs/*/nodes/0/stream; do
+    [ ! -e "$stream" ] || { disk=; break; }
+done
+[ -z "$disk" ] || echo "disk $disk $(cat /proc/sys/kernel/hostname)"
 top=$1
 shift 2
 for name; do
@@ -70,6 +75,18 @@ class Missing:
     agent: bool
     """Whether the agent is missing."""
 
+    disk: tuple[str, str] = ("", "")
+    """The kind of file system and the login node's own name, until a node has written there."""
+
+    @property
+    def local(self) -> str:
+        """The kind of file system if only its own host sees it, unless it exports it."""
+        return self.disk[0] if self.disk[0] in _LOCAL else ""
+
+
+_LOCAL = ("bcachefs", "btrfs", "ext2/ext3", "f2fs", "jfs", "overlayfs", "ramfs", "tmpfs", "xfs", "zfs")
+"""As `stat -f` calls them."""
+
 
 class Store:
     """The store in a directory of a cluster's file system."""
@@ -86,7 +103,7 @@ class Store:
         asked = _assumed(self._key())
         while True:
             packs = _covering(_known(asked), wanted)
-            store, absent = self._look([agent, *packs])
+            store, absent, on = self._look([agent, *packs])
             if store == asked or not _known(store):
                 break
             asked = store
@@ -94,8 +111,8 @@ class Store:
         packs = {name: found for name, found in packs.items() if name not in absent} if store == asked else {}
         there = {sha for found in packs.values() for sha in found}
         need = tuple(file for sha, file in sorted(wanted.items()) if sha not in there)
-        name = hashlib.sha256("".join(file.sha256 for file in need).encode()).hexdigest()[:32] + ".tar"
-        return Missing(store, tuple(packs), name if need else "", need, agent in absent)
+        name = pack_of(need)
+        return Missing(store, tuple(packs), name if need else "", need, agent in absent, on)
 
     def sent(self, missing: Missing) -> None:
         """Remember a pack that was sent."""
@@ -106,8 +123,8 @@ class Store:
     def _key(self) -> str:
         return f"{self._login.address} {self.directory}"
 
-    def _look(self, names: list[str]) -> tuple[str, set[str]]:
-        """The store's name, and which of these are not there."""
+    def _look(self, names: list[str]) -> tuple[str, set[str], tuple[str, str]]:
+        """The store's name, which of these are not there, and `Missing.disk`."""
         new = os.urandom(16).hex()
         answer = remote.run(self._login, _LOOK, self.directory, new, *names, timeout_s=_LOOK_S)
         head, end, _ = answer.text.partition("\nend\n")
@@ -118,7 +135,14 @@ class Store:
                 hint="remote_dir is a directory of yours on a file system that all nodes see",
             )
         lines = head.splitlines()
-        return lines[0].removeprefix("store "), {line.partition(" ")[2] for line in lines[1:]}
+        said = [line.partition(" ") for line in lines[1:]]
+        on = next((tuple(rest.split(" ", 1)) for word, _, rest in said if word == "disk" and " " in rest), ("", ""))
+        return lines[0].removeprefix("store "), {rest for word, _, rest in said if word == "missing"}, (on[0], on[1])
+
+
+def pack_of(files: Sequence[File]) -> str:
+    """The name of the pack with these files."""
+    return hashlib.sha256("".join(file.sha256 for file in files).encode()).hexdigest()[:32] + ".tar"
 
 
 def write_pack(snapshot: Snapshot, files: tuple[File, ...], target: IO[bytes]) -> None:

@@ -38,7 +38,8 @@ class Handle(_Placed, total=False):
     step_id: str
 
     elsewhere: str
-    """Of another user's run: the directory to which its nodes write; empty if unknown. `user` is who that is."""
+    """The directory to which its nodes write if it cannot be read as ours can: another user's, who is `user`, or
+    behind a login node without a shell. Empty if unknown."""
 
     user: str
     output_dir: str
@@ -52,3 +53,13 @@ class Handle(_Placed, total=False):
 
     before: dict[str, Any]
     """How the run had ended before this restart: its `handle`, `attempt` and `result`."""
+
+
+def unreadable(handle: Handle) -> str:
+    """Why what these nodes have written cannot be read here."""
+    elsewhere, user = handle.get("elsewhere"), handle.get("user")
+    if user is None:
+        return f"its nodes write to {elsewhere}; its login node has no shell to read that with (login-shell: none)"
+    if not elsewhere:
+        return f"the cluster does not say to which directory of {user} its nodes write"
+    return f"its nodes write to {elsewhere}, which {user} does not let others read, or which is not on this host"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import launcher
 from launcher.errors import StorageError
+from launcher.runs import handle as handles
 from launcher.runs.sources import JOB_OUTPUT
 from launcher.system import numbers, storage, trust
 
@@ -179,13 +180,11 @@ class Run:
 
     @property
     def private(self) -> str:
-        """Why what the nodes of another user's run have written cannot be read here; empty if it can."""
-        elsewhere, user = self.known.get("elsewhere"), self.known.get("user")
+        """Why what the nodes have written cannot be read here, as of another user's run; empty if it can."""
+        elsewhere = self.known.get("elsewhere")
         if elsewhere is None or (elsewhere and os.access(elsewhere, os.R_OK | os.X_OK)):
             return ""
-        if not elsewhere:
-            return f"the cluster does not say to which directory of {user} its nodes write"
-        return f"its nodes write to {elsewhere}, which {user} does not let others read, or which is not on this host"
+        return handles.unreadable(self.known)
 
     @property
     def written(self) -> Path:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.backends.slurm import jobs
+from launcher.backends.slurm import behind_login, jobs
 from launcher.errors import RequestError, RunNotFoundError
 from launcher.runs import directories, records
 from launcher.system import amounts, numbers, storage, trust
@@ -97,7 +97,9 @@ def _record(site: Site, path: Path, found: list[Job], options: SlurmOptions) -> 
     }
     handle: SlurmHandle = {"run_dir": str(path) if site.login else job.directory or str(path), "nodes": nodes}
     ours = site.login is not None and job.user == site.user
-    if site.login and job.directory and (spec or ours):
+    if not site.has_shell and ours:
+        behind_login.place(site, handle, site.directory(path))
+    elif site.login and job.directory and (spec or ours):
         handle.update({"remote": job.directory, "output_dir": str(spec.get("output_dir") or job.directory)})
     if not ours:
         handle["user"] = job.user

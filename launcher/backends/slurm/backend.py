@@ -65,7 +65,8 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
     @property
     def site(self) -> Site:
         """Where Slurm's commands are."""
-        return sites.of(self.opts.login, self.cluster, self.opts.remote_dir)
+        shell = self.opts.login_shell != "none"
+        return sites.of(self.opts.login, self.cluster, self.opts.remote_dir, shell=shell)
 
     def sees_outputs(self) -> bool:
         """Whether the shared file system is also here."""
@@ -98,15 +99,16 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
 
     def submit(self, plan: SlurmPlan, record: Record = unrecorded) -> SlurmHandle:
         """Write the agent and the spec to the run directory, then call sbatch once; a late answer is looked up."""
+        hosts: set[str] = set()
         if plan.within is None:
             if not self.site.has("sbatch"):
                 raise control.no_sbatch()
-            control.check_partition(self.site, self.opts.partition, plan.job.min_nodes, plan.text)
+            hosts = control.check_partition(self.site, self.opts.partition, plan.job.min_nodes, plan.text)
         if plan.job.wants_keyboard and not self.site.has("srun"):
             raise BackendUnavailableError("srun is not on PATH: a worker's terminal needs it", hint=_NO_SRUN)
         from launcher.backends.slurm import submission
 
-        submit = submission.prepared(self.site, plan, self.render(plan))
+        submit = submission.prepared(self.site, plan, self.render(plan), hosts)
         where = plan.job.output_dir or plan.job.cwd
         handle: SlurmHandle = {"run_dir": str(plan.run_dir), "nodes": len(plan.nodes), "output_dir": where}
         if plan.within:
@@ -114,7 +116,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
                 output.note(f"a step of job {plan.within.job_id}, whose own these are: {', '.join(useless)}")
             return allocation.start(handle, plan.job.cwd, plan.within, record)
         if self.site.login:
-            handle["remote"] = str(plan.directory)
+            behind_login.place(self.site, handle, plan.directory)
         handle.update({"comment": f"distlaunch:{plan.run_dir.name}", "name": plan.name})
         record(handle)
         return _of_job(handle, control.send(self._jobs(), plan.run_dir, submit))
@@ -143,8 +145,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         if not self.site.login:
             trust.require("run", run_dir / "job.sbatch")  # another user's would be run as ours
         elif "user" in handle or "remote" not in handle:
-            whose = handle.get("user", "another user")
-            raise RequestError(f"{run_dir.name} belongs to {whose}", hint="only they can start it again")
+            raise behind_login.not_again(handle)
         from launcher.backends.slurm import submission
 
         submit = submission.again(self.site, handle, attempt)
@@ -221,7 +222,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         A plain scancel would reach the workers before their agent could give them the deadline.
         """
         # Without it, URG means that the time limit is near.
-        asked = os.path.exists(directory_of(handle) / "cancel.json")
+        asked = self.site.has_shell and os.path.exists(directory_of(handle) / "cancel.json")
         end = signal.SIGURG if asked else signal.SIGTERM
         if "step" in handle:
             allocation.send(self.site, handle, signal.SIGKILL if force else end)
@@ -230,6 +231,9 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         if self.site.login and asked and "remote" in handle:
             behind_login.mark_cancelled(self.site.login, handle)
         self._jobs().hurry()
+        if not self.site.has_shell:  # the agents could not be told why
+            control.cancel(self.site, job_id)
+            return
         control.control(self.site, "scontrol", "update", f"JobId={job_id}", "Requeue=0", check=False)  # not after it
         try:
             if force:

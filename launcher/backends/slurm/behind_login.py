@@ -16,6 +16,7 @@ from launcher.backends.slurm import allocation
 from launcher.backends.slurm.handle import directory_of, remote_of
 from launcher.errors import CommandError, RequestError
 from launcher.login import remote
+from launcher.runs.handle import unreadable
 from launcher.system import numbers, pipes
 
 if TYPE_CHECKING:
@@ -89,10 +90,28 @@ def outputs(login: Login, handle: SlurmHandle) -> LoginOutputs:
     return LoginOutputs(login, where, f"{remote_of(handle)}/{GRANTED}")
 
 
+def place(site: Site, handle: SlurmHandle, directory: Path) -> None:
+    """Note where the run's directory is, which cannot be read without a shell there."""
+    assert site.login
+    if site.has_shell:
+        handle["remote"] = str(directory)
+    else:
+        handle["elsewhere"] = f"{site.login.name}:{directory}"
+        output.note(f"{site.login.name} takes single commands only: states are shown, output stays in {directory}")
+
+
 def _require_remote(handle: SlurmHandle) -> None:
-    """Raise `RequestError` for another user's run whose directory cannot be read."""
+    """Raise `RequestError` for a run whose directory cannot be read."""
     if "remote" not in handle:
-        raise RequestError(f"{handle.get('user', 'another user')} does not let others read the run's files")
+        raise RequestError(unreadable(handle))
+
+
+def not_again(handle: SlurmHandle) -> RequestError:
+    """The error for a run that has ended and cannot be started again from here."""
+    run = Path(handle["run_dir"]).name
+    if "user" in handle:
+        return RequestError(f"{run} belongs to {handle['user']}", hint="only they can start it again")
+    return RequestError(f"{run} has ended, and its login node has no shell to start it again", hint="launch it again")
 
 
 def mark_cancelled(login: Login, handle: SlurmHandle) -> None:

@@ -6,9 +6,11 @@ import os
 import re
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from launcher import output
+from launcher.agent.schedulers.slurm import SlurmError, expand
 from launcher.backends.slurm.states import out_of_reach
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError, StorageError
 from launcher.system import batch, proc
@@ -65,27 +67,31 @@ def cancel(site: Site, *argv: str) -> None:
         raise CommandError(f"scancel: {said.removeprefix('scancel: error: ')}")
 
 
-def check_partition(site: Site, partition: str, nodes: int, text: str) -> None:
+def check_partition(site: Site, partition: str, nodes: int, text: str) -> set[str]:
     """Raise `SpecError` for more nodes than exist: Slurm would let such a job wait forever. Warn about unused GPUs.
 
-    `text`: the job file.
+    `text`: the job file. Returns the names of the nodes that the job may get, as far as sinfo tells.
     """
     try:
-        done, _ = ask(site, "sinfo", "--noheader", "--format=%P|%D|%G")
+        done, _ = ask(site, "sinfo", "--noheader", "--format=%P|%D|%N|%G")
     except BackendUnavailableError as error:
         error.hint = "; ".join(filter(None, ["nothing was submitted", error.hint]))
         raise
     if done.returncode:
-        return  # sbatch will report what is wrong
+        return set()  # sbatch will report what is wrong
     sizes: Counter[str] = Counter()
     with_gpus: dict[str, str] = {}
+    hosts: set[str] = set()
     for line in done.stdout.splitlines():
-        name, count, gres = (*line.split("|", 2), "", "")[:3]
+        name, count, names, gres = (*line.split("|", 3), "", "", "")[:4]
         default = name.endswith("*")
         name = name.removesuffix("*")
         sizes[name] += int(count or 0)
-        if "gpu" in gres and (name in partition.split(",") if partition else default):
-            with_gpus.setdefault(name, gres.partition("(")[0])
+        if name in partition.split(",") if partition else default:
+            with suppress(SlurmError):
+                hosts.update(expand(names))
+            if "gpu" in gres:
+                with_gpus.setdefault(name, gres.partition("(")[0])
     asked = partition.split(",") if partition else list(sizes)
     most = max((sizes.get(name, 0) for name in asked), default=0)
     if set(asked) <= set(sizes) and nodes > most:
@@ -98,6 +104,7 @@ def check_partition(site: Site, partition: str, nodes: int, text: str) -> None:
             f"nodes of partition {name} have {gres}, and the run asks for no GPU: --gpus-per-node N asks for some, "
             "--gres none says that it needs none"
         )
+    return hosts
 
 
 def _asks_for_gpus(text: str) -> bool:

@@ -97,6 +97,12 @@ class SlurmOptions:
         executes=True,
         check=_login,
     )
+    login_shell: str = option(
+        "sh",
+        metavar="sh|none",
+        help="With --login: `none` if the login node takes single commands of Slurm only.",
+        check=one_of("login-shell", "sh", "none"),
+    )
     remote_dir: str = option(
         "",
         metavar="DIR",

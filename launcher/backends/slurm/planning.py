@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends._base import PlannedNode
-from launcher.backends.slurm import allocation, run_files, script, words
+from launcher.backends.slurm import allocation, one_file, run_files, script, words
 from launcher.backends.slurm import placed as places
 from launcher.backends.slurm.plan import SlurmPlan
 from launcher.errors import SpecError
@@ -53,6 +53,8 @@ def plan(opts: SlurmOptions, site: Site, within: Allocation | None, spec: JobSpe
         # `work` is not there before the agents are.
         cwd = opts.remote_dir if placed.script and directory == where else placed.start(spec.cwd, directory)
         how: dict[str, Any] = {"cwd": cwd, "within": within, "lead_s": lead_s}
+        if directory == where and not site.has_shell:
+            how["out"] = one_file.output_file(opts.remote_dir, run_dir.name, array=bool(tasks))
         return script.render(spec, opts, run_dir.name, directory, agent, **how)
 
     workers = None if spec.workers_per_node == "auto" else spec.workers_per_node

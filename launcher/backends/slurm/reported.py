@@ -30,6 +30,8 @@ def liveness(site: Site, handle: SlurmHandle, queue: Callable[[], Queue]) -> Liv
         found = "unknown"
         return Liveness(nodes=(found,) * handle["nodes"], detail=f"Slurm has forgotten job {job_id}")
     cause = ending(job_id, said, reason) if found == "ended" else None
+    if cause and reason == "JobLaunchFailure":
+        cause["message"] += _way_out(handle)
     if cause and cause["class"] == Failure.NODE and (host := lost_host(directory / "job.out")):
         cause["host"] = host
     if private and found == "ended" and cause is None:
@@ -41,10 +43,17 @@ def liveness(site: Site, handle: SlurmHandle, queue: Callable[[], Queue]) -> Liv
             states[rank] = "ended"
             causes[rank] = {
                 "class": Failure.NODE,
-                "message": f"the agent could not start on {host}: {why}",
+                "message": f"the agent could not start on {host}: {why}{_way_out(handle, why)}",
                 "host": host,
             }
     return Liveness(nodes=tuple(states), detail=said, causes=causes, succeeded=private and said == "COMPLETED")
+
+
+def _way_out(handle: SlurmHandle, why: str = "No such file") -> str:
+    """What to change if a node does not see the run's directory on the cluster."""
+    if "remote" not in handle or "No such file" not in why:
+        return ""
+    return f"; do all nodes see {handle['remote']}? If not, name another remote_dir"
 
 
 def _of_job(handle: SlurmHandle, queue: Queue) -> tuple[NodeState, str, str]:

@@ -100,8 +100,11 @@ def render(
     cwd: str,
     within: Allocation | None,
     lead_s: float,
+    out: str = "",
 ) -> str:
     """Render the job file, or the script of a step; with `MOVED` as the run's directory, it may be anywhere.
+
+    `out`: what Slurm calls the file for the job's own output, if that is not in the run's directory.
 
     Raises `SpecError` with the file and line of an error in the template.
     """
@@ -115,7 +118,7 @@ def render(
     else:
         step = [f"--cpus-per-task={opts.cpus_per_task}"] if opts.cpus_per_task else []
         names = {
-            "directives": directives(spec, opts, run, run_dir, cwd=cwd, lead_s=lead_s),
+            "directives": directives(spec, opts, run, run_dir, cwd=cwd, lead_s=lead_s, out=out),
             "step": step,
             "max_requeues": opts.max_requeues or 0,
         }
@@ -197,13 +200,13 @@ def _line_of(error: Exception) -> str:
 
 
 def directives(
-    spec: JobSpec, opts: SlurmOptions, run: str, run_dir: Path, *, cwd: str, lead_s: float
+    spec: JobSpec, opts: SlurmOptions, run: str, run_dir: Path, *, cwd: str, lead_s: float, out: str = ""
 ) -> list[Directive]:
     """The `#SBATCH` lines: ours, then the user's own, which win."""
     directory = "" if run_dir == MOVED else str(run_dir).replace("%", "%%") + "/"
     nodes = f"{spec.nodes.min}-{spec.nodes.max}" if spec.nodes.elastic else str(spec.nodes.min)
     found: dict[str, str | None] = {"job-name": spec.name, "comment": f"distlaunch:{run}", "nodes": nodes}
-    out = f"{directory}tasks/%a/job.out" if opts.array else f"{directory}job.out"
+    out = out or (f"{directory}tasks/%a/job.out" if opts.array else f"{directory}job.out")
     if not spec.nodes.elastic:  # with it, Slurm allocates only the minimum number of nodes
         found["ntasks-per-node"] = "1"
     found.update({"output": out, "open-mode": "append", **({"chdir": cwd} if directory else {})})

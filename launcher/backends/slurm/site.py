@@ -8,7 +8,7 @@ import shutil
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from launcher.agent.system import users
 from launcher.errors import CommandError, SpecError
@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 
     from launcher.login.connection import Login
 
-_NOT_FOUND = 127
+_NOT_FOUND, _SSH_FAILED = 127, 255
+_BAR = "@@"
 
 
 class Site:
     """This host, which sees the runs' directories as the nodes do."""
 
     login: Login | None = None
+    has_shell: ClassVar[bool] = True
+    """Whether programs in shell run there, not only single commands."""
 
     @property
     def user(self) -> str:
@@ -97,8 +100,32 @@ class LoginSite(Site):
         return remote.read(self.login, paths) if paths else {}
 
 
+class CommandSite(LoginSite):
+    """A login node that takes single commands of Slurm only: no shell, no pipes, no quotes."""
+
+    has_shell: ClassVar[bool] = False
+
+    def run(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> CompletedProcess[str]:
+        """As `LoginSite.run`; a bar between fields is replaced on the way, as it needs quotes."""
+        words = shlex.join(word.replace("|", _BAR) for word in argv)
+        try:
+            done = proc.run([*self.login.words(), words], timeout_s=timeout_s, stdin=stdin)
+        except CommandError as error:
+            raise CommandError(f"{argv[0]} did not end on {self.login.name} within {timeout_s:.0f} s") from error
+        if done.returncode == _SSH_FAILED:
+            raise self.login.unreachable(done.stderr)
+        if done.returncode == _NOT_FOUND:
+            raise CommandError(f"{argv[0]} cannot be started on {self.login.name}: {proc.last_words(done.stderr)}")
+        done.stdout = done.stdout.replace(_BAR, "|")
+        return done
+
+    def read(self, paths: Sequence[str]) -> dict[str, bytes]:  # noqa: ARG002 - there is nothing to read with
+        """Nothing."""
+        return {}
+
+
 @cache
-def of(login: str, cluster: str, top: str) -> Site:
+def of(login: str, cluster: str, top: str, *, shell: bool = True) -> Site:
     """The site of these options; `login` is empty for this host."""
     if not login:
         return Site()
@@ -107,4 +134,5 @@ def of(login: str, cluster: str, top: str) -> Site:
     if not top:
         hint = "name a directory on a file system that all nodes see: remote_dir = '/scratch/me/distlaunch'"
         raise SpecError(f"login {login}: remote-dir is missing", hint=hint)
-    return LoginSite(Login(login, cluster), top.rstrip("/") or "/")
+    kind = LoginSite if shell else CommandSite
+    return kind(Login(login, cluster), top.rstrip("/") or "/")

@@ -13,10 +13,11 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import IO, TYPE_CHECKING, Any
 
+from launcher import output
 from launcher.agent.outputs.packs import LIST
 from launcher.agent.outputs.tree import SENT_MTIME_S
 from launcher.backends._writing import write_beside, write_files
-from launcher.backends.slurm import jobs, run_files, submitit
+from launcher.backends.slurm import jobs, one_file, run_files, submitit
 from launcher.backends.slurm.site import LoginSite
 from launcher.errors import BackendUnavailableError, StorageError
 from launcher.login import remote
@@ -73,8 +74,11 @@ Submit = Callable[[], str]
 """Calls sbatch once; returns the job's id."""
 
 
-def prepared(site: Site, plan: SlurmPlan, texts: Mapping[str, str]) -> Submit:
-    """Write everything the job needs, or look up what has to be sent; nothing is submitted yet."""
+def prepared(site: Site, plan: SlurmPlan, texts: Mapping[str, str], hosts: set[str]) -> Submit:
+    """Write everything the job needs, or look up what has to be sent; nothing is submitted yet.
+
+    `hosts`: where the job may run, if that is known.
+    """
     submitit.check()
     if not isinstance(site, LoginSite):
         run_files.fill(plan, plan.run_dir, texts)
@@ -84,10 +88,13 @@ def prepared(site: Site, plan: SlurmPlan, texts: Mapping[str, str]) -> Submit:
     beside = write_beside(plan.run_dir, plan.job)
     run_files.make_tasks(plan, plan.run_dir)
     contents |= {name: (plan.run_dir / name).read_bytes() for name in beside}
+    if not site.has_shell:
+        return partial(one_file.send, site, one_file.text(plan, contents, site.top))
     agent = agent_archive.packed()
     name = f"agent-{hashlib.sha256(agent).hexdigest()[:32]}.pyz"
     store = Store(site.login, site.top)
     missing = store.missing(plan.placed.snapshot, name)
+    _warn(site, missing, hosts)
 
     def write(target: IO[bytes]) -> None:
         with tarfile.open(fileobj=target, mode="w|") as tar:
@@ -111,6 +118,16 @@ def prepared(site: Site, plan: SlurmPlan, texts: Mapping[str, str]) -> Submit:
         return job_id
 
     return submit
+
+
+def _warn(site: LoginSite, missing: Missing, hosts: set[str]) -> None:
+    """Warn of a directory that the nodes may not see."""
+    host = missing.disk[1]
+    if missing.local and not hosts <= {host.partition(".")[0], host}:
+        output.warn(
+            f"{site.login.name}: remote_dir {site.top} is on a local disk of {host} ({missing.local}); "
+            "unless all nodes see it there, the run cannot start"
+        )
 
 
 def again(site: Site, handle: SlurmHandle, attempt: int) -> Submit:
