@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     from launcher.payload.snapshot_file import File
 
 _LOOK_S = 60.0
+_CLEAN_S = 300.0
 _MOST_PACKS = 24
 _UNWRITABLE = 20
 _BLOCK_BYTES = 1 << 20
 
 _LOOK = r"""
 umask 077
-mkdir -p "$1/packs" "$1/runs" "$1/projects" || exit 20
+mkdir -p "$1/packs" "$1/runs" "$1/projects" "$1/claims" || exit 20
 if [ ! -s "$1/store" ]; then
     printf '%s\n' "$2" > "$1/store.$$" || exit 20
     ln "$1/store.$$" "$1/store" 2>/dev/null || [ -s "$1/store" ] || cp "$1/store.$$" "$1/store" || exit 20
@@ -50,12 +51,60 @@ for stream in "$1"/runs/*/nodes/0/stream; do
 done
 [ -z "$disk" ] || echo "disk $disk $(cat /proc/sys/kernel/hostname)"
 top=$1
-shift 2
+run=$3
+shift 3
+printf '%s\n' "$@" > "$top/claims/$run" || exit 20
+shift
 for name; do
-    if [ -s "$top/packs/$name" ]; then touch "$top/packs/$name"; else echo "missing $name"; fi
+    touch -c "$top/packs/$name"
+    [ -s "$top/packs/$name" ] || echo "missing $name"
 done
 echo end
 """
+
+_CLEAN = r"""
+cd "$1/packs" 2>/dev/null && cd .. && [ -d runs ] || exit 0
+umask 077
+find claims -type f -mtime +0 -exec rm -f {} + 2>/dev/null
+line='
+'
+look() { uses=$line$(cat runs/*/uses claims/* 2>/dev/null)$line; }
+used() { case $uses in *"$line$1$line"*) ;; *) return 1 ;; esac; }
+written() {
+    touch -t 199912310000 "from.$$" && touch -t 200001020000 "to.$$" || return 0
+    found=$(find "$1/work" -type f ! -name '*.pyc' '(' -newer "to.$$" -o ! -newer "from.$$" ')' 2>&1 | head -n 1)
+    rm -f "from.$$" "to.$$"
+    [ "$found" ]
+}
+look
+going=
+for path in packs/*.tar packs/agent-*.pyz packs/*.going projects/*; do
+    [ -e "$path" ] || continue
+    whole=${path%.going}
+    name=${whole##*/}
+    if used "$name"; then
+        [ -e "$whole" ] || mv "$path" "$whole"
+        continue
+    fi
+    case $path in
+    packs/agent-*.pyz) [ "$(find "$path" -mtime +0)" ] || continue ;;
+    projects/*)
+        [ -e "$path/state.json" ] || continue
+        if written "$path"; then echo "stays $path"; continue; fi ;;
+    esac
+    [ "$path" != "$whole" ] || { rm -rf "$whole.going"; mv "$path" "$whole.going"; }
+    going="$going $whole"
+done
+look
+for whole in $going; do
+    if used "${whole##*/}"; then [ -e "$whole" ] || mv "$whole.going" "$whole"; else rm -rf "$whole.going"; fi
+done
+"""
+"""What may go is set aside, then `uses` and `claims` are read once more: a launch claims what it needs, then looks for
+it. Files that were sent are from 2000-01-01; a project with any others stays."""
+
+USES = "uses"
+"""The file in a run's directory that lists the packs and the project that it uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +143,8 @@ class Store:
     def __init__(self, login: Login, directory: str) -> None:
         self._login, self.directory = login, directory
 
-    def missing(self, files: Snapshot | None, agent: str) -> Missing:
-        """Look up what has to be sent. `agent`: the name of its file.
+    def missing(self, files: Snapshot | None, agent: str, run: str, project: str) -> Missing:
+        """Look up what has to be sent, and claim what is there for the run. `agent`: the name of its file.
 
         Raises `StorageError` if the directory cannot be written to, and what `remote.run` raises.
         """
@@ -103,7 +152,7 @@ class Store:
         asked = _assumed(self._key())
         while True:
             packs = _covering(_known(asked), wanted)
-            store, absent, on = self._look([agent, *packs])
+            store, absent, on = self._look(run, [project or "-", agent, *packs])
             if store == asked or not _known(store):
                 break
             asked = store
@@ -120,19 +169,26 @@ class Store:
             known = {**_known(missing.store), missing.new: [file.sha256 for file in missing.files]}
             _write(missing.store, known)
 
+    def clean(self) -> list[str]:
+        """Remove what no run uses. Returns the directories of projects that stay, as runs have written there."""
+        answer = remote.run(self._login, _CLEAN, self.directory, timeout_s=_CLEAN_S)
+        found = [line.partition(" ") for line in answer.text.splitlines()]
+        return [f"{self.directory}/{path}" for word, _, path in found if word == "stays"]
+
     def _key(self) -> str:
         return f"{self._login.address} {self.directory}"
 
-    def _look(self, names: list[str]) -> tuple[str, set[str], tuple[str, str]]:
+    def _look(self, run: str, names: list[str]) -> tuple[str, set[str], tuple[str, str]]:
         """The store's name, which of these are not there, and `Missing.disk`."""
         new = os.urandom(16).hex()
-        answer = remote.run(self._login, _LOOK, self.directory, new, *names, timeout_s=_LOOK_S)
+        answer = remote.run(self._login, _LOOK, self.directory, new, run, *names, timeout_s=_LOOK_S)
         head, end, _ = answer.text.partition("\nend\n")
         if answer.code == _UNWRITABLE or not (end and head.startswith("store ")):
             why = remote.reason(answer.stderr) or f"code {answer.code}"
+            full = "No space" in why or "quota" in why
+            hint = "remote_dir is a directory of yours on a file system that all nodes see"
             raise StorageError(
-                f"{self._login.name}: {self.directory} cannot be used: {why}",
-                hint="remote_dir is a directory of yours on a file system that all nodes see",
+                f"{self._login.name}: {self.directory} cannot be used: {why}", hint="make room there" if full else hint
             )
         lines = head.splitlines()
         said = [line.partition(" ") for line in lines[1:]]
@@ -165,6 +221,11 @@ def listing(snapshot: Snapshot, packs: tuple[str, ...], directory: str, project:
     where = f"{directory}/projects/{project}" if project else ""
     store = f"{directory}/packs"
     return {"store": store, "packs": list(packs), "digest": snapshot.digest, "project": where, "files": files}
+
+
+def uses(packs: Sequence[str], project: str) -> bytes:
+    """The content of `USES`."""
+    return "".join(f"{name}\n" for name in (*packs, project) if name).encode("ascii")
 
 
 def _covering(known: Mapping[str, list[str]], wanted: Mapping[str, File]) -> dict[str, list[str]]:

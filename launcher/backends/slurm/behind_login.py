@@ -14,8 +14,9 @@ from launcher.backends import _login_stream
 from launcher.backends._login_outputs import LoginOutputs
 from launcher.backends.slurm import allocation
 from launcher.backends.slurm.handle import directory_of, remote_of
-from launcher.errors import CommandError, RequestError
+from launcher.errors import CommandError, RequestError, StorageError
 from launcher.login import remote
+from launcher.login.store import Store
 from launcher.runs.handle import unreadable
 from launcher.system import numbers, pipes
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _FETCH_S = 30.0
 _CALL_S = 30.0
+_REMOVE_S = 300.0
 _fetched: dict[str, float] = {}
 """When the streams of a run were last fetched whole, on the monotonic clock."""
 
@@ -122,5 +124,10 @@ def mark_cancelled(login: Login, handle: SlurmHandle) -> None:
 
 
 def remove(login: Login, handle: SlurmHandle) -> None:
-    """Remove the run's directory on the cluster."""
-    remote.run(login, 'rm -rf "$1"', handle["remote"], timeout_s=_CALL_S)
+    """Remove the run's directory on the cluster, and what only this run has used. Raises `StorageError`."""
+    where = handle["remote"]
+    answer = remote.run(login, 'rm -rf "$1"', where, timeout_s=_REMOVE_S)
+    if answer.code:
+        raise StorageError(f"{login.name}: {where} cannot be removed: {remote.reason(answer.stderr)}")
+    for directory in Store(login, str(Path(where).parent.parent)).clean():
+        output.note(f"{login.name}: {directory} stays: runs have written files there")

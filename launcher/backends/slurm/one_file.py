@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from launcher.agent.outputs.packs import LIST
 from launcher.backends.slurm import submitit
 from launcher.errors import BackendUnavailableError, CommandError, SpecError
-from launcher.login.store import listing, pack_of, write_pack
+from launcher.login.store import USES, listing, pack_of, uses, write_pack
 from launcher.payload import agent_archive
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ def _archive(plan: SlurmPlan, contents: Mapping[str, bytes], top: str) -> bytes:
         write_pack(snapshot, tuple({file.sha256: file for file in files}.values()), pack)
         listed = {**listing(snapshot, (name,), top, plan.job.project or ""), "store": f"{plan.directory}/packs"}
         found |= {f"packs/{name}": pack.getvalue(), LIST: json.dumps(listed).encode("ascii")}
+        found[USES] = uses((), plan.job.project or "")
     found |= {f"tasks/{task}/.keep": b"" for task in plan.tasks} | {"complete": b""}
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:

@@ -21,7 +21,7 @@ from launcher.backends.slurm import jobs, one_file, run_files, submitit
 from launcher.backends.slurm.site import LoginSite
 from launcher.errors import BackendUnavailableError, StorageError
 from launcher.login import remote
-from launcher.login.store import Store, listing, write_pack
+from launcher.login.store import USES, Store, listing, uses, write_pack
 from launcher.payload import agent_archive
 from launcher.system import storage
 
@@ -45,13 +45,13 @@ trap 'rm -rf "$in"' EXIT
 trap 'exit 21' HUP INT PIPE TERM
 mkdir "$in" && (cd "$in" && tar xf -) || exit 22
 [ -e "$in/complete" ] || exit 21
+rm -f "runs/$2/cancel.json"
+mkdir -p "runs/$2" && cp -R "$in/run/." "runs/$2/" || exit 22
 for pack in "$in"/packs/*; do
     [ ! -e "$pack" ] || mv -f "$pack" packs/ || exit 22
 done
-rm -f "runs/$2/cancel.json"
-mkdir -p "runs/$2" && cp -R "$in/run/." "runs/$2/" || exit 22
 [ -e "runs/$2/agent.pyz" ] || cp "packs/$3" "runs/$2/agent.pyz" || exit 22
-rm -rf "$in"
+rm -rf "$in" "claims/$2"
 mkdir "runs/$2/submitted-0" 2>/dev/null || exit 23
 cd "runs/$2" && sbatch "$1/runs/$2/job.sbatch"
 """
@@ -83,17 +83,14 @@ def prepared(site: Site, plan: SlurmPlan, texts: Mapping[str, str], hosts: set[s
     if not isinstance(site, LoginSite):
         run_files.fill(plan, plan.run_dir, texts)
         return partial(submitit.send, str(plan.run_dir / "job.sbatch"))
-    contents = {name: text.encode(errors="surrogateescape") for name, text in texts.items()}
-    write_files(plan.run_dir, contents)
-    beside = write_beside(plan.run_dir, plan.job)
-    run_files.make_tasks(plan, plan.run_dir)
-    contents |= {name: (plan.run_dir / name).read_bytes() for name in beside}
+    contents = _written(plan, texts)
     if not site.has_shell:
         return partial(one_file.send, site, one_file.text(plan, contents, site.top))
     agent = agent_archive.packed()
     name = f"agent-{hashlib.sha256(agent).hexdigest()[:32]}.pyz"
     store = Store(site.login, site.top)
-    missing = store.missing(plan.placed.snapshot, name)
+    project = plan.job.project or ""
+    missing = store.missing(plan.placed.snapshot, name, plan.run_dir.name, project)
     _warn(site, missing, hosts)
 
     def write(target: IO[bytes]) -> None:
@@ -104,8 +101,9 @@ def prepared(site: Site, plan: SlurmPlan, texts: Mapping[str, str], hosts: set[s
                 _add_pack(tar, plan.placed.snapshot, missing)
             if plan.placed.snapshot:
                 packs = (*missing.packs, *filter(None, [missing.new]))
-                listed = listing(plan.placed.snapshot, packs, site.top, plan.job.project or "")
+                listed = listing(plan.placed.snapshot, packs, site.top, project)
                 _add(tar, f"run/{LIST}", json.dumps(listed).encode("ascii"))
+                _add(tar, f"run/{USES}", uses(packs, project))
             for task in plan.tasks:
                 _add(tar, f"run/tasks/{task}/.keep", b"")
             for file, content in contents.items():
@@ -118,6 +116,15 @@ def prepared(site: Site, plan: SlurmPlan, texts: Mapping[str, str], hosts: set[s
         return job_id
 
     return submit
+
+
+def _written(plan: SlurmPlan, texts: Mapping[str, str]) -> dict[str, bytes]:
+    """The files of the run's directory, once they are here."""
+    contents = {name: text.encode(errors="surrogateescape") for name, text in texts.items()}
+    write_files(plan.run_dir, contents)
+    beside = write_beside(plan.run_dir, plan.job)
+    run_files.make_tasks(plan, plan.run_dir)
+    return contents | {name: (plan.run_dir / name).read_bytes() for name in beside}
 
 
 def _warn(site: LoginSite, missing: Missing, hosts: set[str]) -> None:
