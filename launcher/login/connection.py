@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.errors import BackendUnavailableError, CommandError, NotLoggedInError, SpecError
-from launcher.login.hints import LOGIN_HINTS, hints, last_line
+from launcher.login.hints import LOGIN_HINTS, NO_SESSION, hints, last_line
 from launcher.system import proc, trust
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Login:
     def unreachable(self, said: str) -> BackendUnavailableError:
         """The error for what ssh has said."""
         why = last_line(said)
-        if any(words in said for words in _REFUSED):
+        if NO_SESSION not in said and any(words in said for words in _REFUSED):
             return NotLoggedInError(f"not logged in to {self.name}: distlaunch login {self.name}", hint=why or None)
         hint = "; ".join(hints([why, said], LOGIN_HINTS)[:1]) or None
         return BackendUnavailableError(f"{self.name} is not reached: {why or 'the connection ended'}", hint=hint)

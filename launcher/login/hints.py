@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+NO_SESSION = "Session open refused by peer"
+
 HINTS = {
+    NO_SESSION: "its sshd lets only so many commands through one connection (MaxSessions): try again when one that "
+    "follows a run has ended",
     "Host key verification failed": "its key is not known here: compare its fingerprint, then ssh there once and "
     "accept it (or ssh-keyscan HOST >> ~/.ssh/known_hosts)",
     "REMOTE HOST IDENTIFICATION HAS CHANGED": "another host answers there now, or someone intercepts the connection: "

@@ -7,53 +7,23 @@ import shutil
 import signal
 import tempfile
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from testbed import NotAvailableError, disk, wait_until
+from testbed import wait_until
 from tests.slurm.laptop import LIMIT_S
 from tests.slurm.test_through_login import WAITS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-
-    from testbed.hosts import Host
     from tests.slurm.laptop import Following, Laptop
-
-    Disk = Callable[[Path, list[Host], int], AbstractContextManager[None]]
 
 pytestmark = pytest.mark.slurm
 
 ASLEEP_S = 70
 FOLLOWERS = 12
-ROOM_BYTES = 8_000_000
 OTHER = 65534
-
-FILLS = """
-import os, sys, time
-print("line", flush=True)
-try:
-    with open("large", "wb", buffering=0) as file:
-        while True:
-            file.write(os.urandom(100_000))
-except OSError:
-    pass
-try:
-    with open("small", "wb", buffering=0) as file:
-        while True:
-            file.write(os.urandom(100))
-except OSError:
-    pass
-open(sys.argv[1] + ".full", "w").close()
-while not os.path.exists(sys.argv[1]):
-    print("x" * 200, flush=True)
-    time.sleep(0.1)
-sys.exit(7)
-"""
 
 
 def jobs(laptop: Laptop) -> list[str]:
@@ -65,6 +35,24 @@ def complete(follower: Following, count: int) -> None:
     code, said = follower.end()
     assert code == 0, said
     assert follower.lines == [f"line {number}" for number in range(count)]
+
+
+def test_a_connection_that_carries_no_more_commands_is_not_taken_for_a_missing_one(laptop: Laptop) -> None:
+    """A site that asks for a second factor lets a command through no other connection."""
+    laptop.cli.write("waits.py", WAITS)
+    laptop.node.configure(MaxSessions="1")
+    try:
+        follower = laptop.follow("--gres", "none", "waits.py", "60", "0.3")
+        follower.wait_line("line 2")
+        laptop.node.refuse_keys()
+        done = laptop("ls", "--on", "juno")
+        complete(follower, 60)
+    finally:
+        laptop.node.configure(MaxSessions="")
+
+    assert done.exit_code == 3
+    assert "Session open refused by peer" in done.stderr
+    assert "MaxSessions" in done.stderr
 
 
 def test_while_the_controller_is_down_nothing_is_submitted_and_what_runs_goes_on(laptop: Laptop) -> None:
@@ -183,62 +171,6 @@ def test_more_followers_than_sessions_of_one_connection_all_come_to_their_end(la
     assert "no more sessions" in logged
 
 
-@contextmanager
-def remote_disk(laptop: Laptop, kind: Disk) -> Iterator[None]:
-    """`remote_dir` has room for the agent and little else."""
-    laptop.top.mkdir()
-    hosts = dict.fromkeys((laptop.node.host, *laptop.node.slurm.hosts))
-    try:
-        with kind(laptop.top, list(hosts), ROOM_BYTES):
-            yield
-            laptop.node.slurm.cancel_all()
-    except NotAvailableError as error:
-        pytest.skip(str(error))
-
-
-def test_a_quota_that_is_used_up_is_named_and_nothing_is_submitted(laptop: Laptop) -> None:
-    laptop.cli.write("waits.py", WAITS)
-    with remote_disk(laptop, disk.with_quota):
-        small = laptop("run", "--on", "juno", "--gres", "none", "waits.py", "1", "0")
-        laptop.cli.directory.joinpath("large.bin").write_bytes(os.urandom(ROOM_BYTES))
-        before = jobs(laptop)
-        done = laptop("run", "--on", "juno", "--gres", "none", "waits.py", "1", "0")
-        after = jobs(laptop)
-
-    assert small.exit_code == 0, small.stderr
-    assert done.exit_code == 4, done.stderr
-    assert "Disk quota exceeded" in done.stderr
-    assert "nothing was submitted" in done.stderr
-    assert after == before
-
-
-@pytest.mark.parametrize(
-    ("kind", "told"), [(disk.small, "the disk of the run directory is full"), (disk.with_quota, "")]
-)
-def test_a_disk_that_a_run_fills_is_told_while_it_runs_and_the_run_comes_to_its_end(
-    laptop: Laptop, kind: Disk, told: str
-) -> None:
-    """On btrfs, which writes nothing in place, the agent cannot even use the room that it has reserved."""
-    laptop.cli.write("fills.py", FILLS)
-    end, screen = laptop.home / "end", laptop.home / "screen"
-    words = ("run", "--on", "juno", "--gres", "none", "fills.py", str(end))
-    with remote_disk(laptop, kind):
-        with screen.open("wb") as file:
-            follower = laptop.cli.start(*words, env=laptop.env(), stdout=file, stderr=file)
-        wait_until("the disk to be full", end.with_suffix(".full").exists, limit_s=LIMIT_S)
-        wait_until("the warning", lambda: told in screen.read_text(), limit_s=LIMIT_S)
-        seen = laptop.status()
-        end.touch()
-        follower.wait(timeout=2 * LIMIT_S)
-        ended = laptop.status()
-
-    assert seen["state"] == "running"
-    assert (follower.returncode, ended["state"]) == (1, "failed"), screen.read_text()
-    if told:
-        assert seen["nodes"][0]["lines_lost"] > 0
-        assert "exited with code 7" in screen.read_text()
-
-
 def test_of_another_users_run_the_state_is_told_and_what_cannot_be_read_is_said(laptop: Laptop) -> None:
     """Rendered here and submitted by that user, as the tests' Python need not be readable for others."""
     with tempfile.TemporaryDirectory() as shared:
@@ -256,7 +188,6 @@ def test_of_another_users_run_the_state_is_told_and_what_cannot_be_read_is_said(
 
         adopted = laptop("adopt", "--on", "juno", job)
         wait_until("its output", lambda: laptop("logs", job).stdout == "[0:0] ready\n", limit_s=LIMIT_S)
-        laptop("rm", "--force", job)
         shutil.rmtree(laptop.cli.runs / adopted.stdout.strip())
         away = shutil.move(theirs, f"{theirs} away")
         private = laptop("adopt", "--on", "juno", job)
@@ -270,7 +201,7 @@ def test_of_another_users_run_the_state_is_told_and_what_cannot_be_read_is_said(
         assert adopted.exit_code == private.exit_code == 0, private.stderr
         assert (state["state"], state["job_id"]) == ("running", job)
         assert "which nobody does not let others read" in logs.stderr
-        assert "nobody does not let others read the run's files" in fetched.stderr
+        assert "which nobody does not let others read" in fetched.stderr
         assert cancelled.stdout.endswith(": cancelled\n"), cancelled.stderr
         assert again.exit_code == 2
         assert "belongs to nobody" in again.stderr
