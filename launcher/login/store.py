@@ -33,6 +33,9 @@ _MOST_PACKS = 24
 _UNWRITABLE = 20
 _BLOCK_BYTES = 1 << 20
 
+_LOCAL = ("bcachefs", "btrfs", "ext2/ext3", "f2fs", "jfs", "overlayfs", "ramfs", "tmpfs", "xfs", "zfs")
+"""File systems that only their own host sees, unless it exports them, as `stat -f` calls them."""
+
 _LOOK = r"""
 umask 077
 mkdir -p "$1/packs" "$1/runs" "$1/projects" "$1/claims" || exit 20
@@ -46,9 +49,13 @@ rm -f "$1/store.$$"
 printf 'store '
 cat "$1/store" || exit 20
 disk=$(stat -f -c %T "$1" 2>/dev/null)
-for stream in "$1"/runs/*/nodes/0/stream; do
-    [ ! -e "$stream" ] || { disk=; break; }
-done
+case $disk in
+LOCAL)
+    for stream in "$1"/runs/*/nodes/0/stream; do
+        [ ! -e "$stream" ] || { disk=; break; }
+    done ;;
+*) disk= ;;
+esac
 [ -z "$disk" ] || echo "disk $disk $(cat /proc/sys/kernel/hostname)"
 top=$1
 run=$3
@@ -60,7 +67,7 @@ for name; do
     [ -s "$top/packs/$name" ] || echo "missing $name"
 done
 echo end
-"""
+""".replace("LOCAL", "|".join(_LOCAL))
 
 _CLEAN = r"""
 cd "$1/packs" 2>/dev/null && cd .. && [ -d runs ] || exit 0
@@ -125,16 +132,7 @@ class Missing:
     """Whether the agent is missing."""
 
     disk: tuple[str, str] = ("", "")
-    """The kind of file system and the login node's own name, until a node has written there."""
-
-    @property
-    def local(self) -> str:
-        """The kind of file system if only its own host sees it, unless it exports it."""
-        return self.disk[0] if self.disk[0] in _LOCAL else ""
-
-
-_LOCAL = ("bcachefs", "btrfs", "ext2/ext3", "f2fs", "jfs", "overlayfs", "ramfs", "tmpfs", "xfs", "zfs")
-"""As `stat -f` calls them."""
+    """Its kind and the login node's own name, if it is a local one and no node has written there yet."""
 
 
 class Store:

@@ -129,10 +129,10 @@ def _written(plan: SlurmPlan, texts: Mapping[str, str]) -> dict[str, bytes]:
 
 def _warn(site: LoginSite, missing: Missing, hosts: set[str]) -> None:
     """Warn of a directory that the nodes may not see."""
-    host = missing.disk[1]
-    if missing.local and not hosts <= {host.partition(".")[0], host}:
+    kind, host = missing.disk
+    if kind and not hosts <= {host.partition(".")[0], host}:
         output.warn(
-            f"{site.login.name}: remote_dir {site.top} is on a local disk of {host} ({missing.local}); "
+            f"{site.login.name}: remote_dir {site.top} is on a local disk of {host} ({kind}); "
             "unless all nodes see it there, the run cannot start"
         )
 
