@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shlex
 import subprocess
 import tempfile
 import time
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.errors import BackendUnavailableError, CommandError, NotLoggedInError, SpecError
+from launcher.login import address as addresses
 from launcher.login.hints import LOGIN_HINTS, NO_SESSION, hints, last_line
 from launcher.system import proc, trust
 
@@ -48,6 +50,11 @@ class Login:
     cluster: str = ""
     """The cluster's name in the settings, if it has one."""
 
+    @classmethod
+    def of(cls, address: str, cluster: str) -> Login | None:
+        """The login node that an option names, if it does."""
+        return cls(address, cluster) if address else None
+
     @property
     def name(self) -> str:
         """What messages call it."""
@@ -69,6 +76,25 @@ class Login:
                 if not self._open(ours):
                     self._begin(ours)
         return ["ssh", "-T", *_BATCH, *self._checks_keys(), *(() if ours is None else ("-S", str(ours))), self.address]
+
+    def proxy_command(self) -> str:
+        """A `ProxyCommand` of ssh by which it reaches hosts over the connection. It opens none, and says so."""
+        ours = self._ours()
+        # Each of the two programs expands per cent signs once.
+        none = f"echo {shlex.join(self._not_logged_in().split())} >&2".replace("%", "%%")
+        socket = () if ours is None else ("-S", str(ours))
+        words = ["ssh", "-T", *_BATCH, "-o", f"ProxyCommand={none}", *socket, self.address]
+        return shlex.join(words).replace("%", "%%") + " -W '[%h]:%p'"
+
+    def forward(self, word: str, here: str, there: str) -> str:
+        """Have the connection `forward` from a socket here to HOST:PORT there, or `cancel` that. Returns why not."""
+        where = here.replace("\\", "\\\\").replace(":", "\\:")
+        return self._control(self._ours(), word, "-L", f"{where}:{there}")
+
+    def socket(self, ending: str) -> Path:
+        """A path for a socket of ours beside that of the connection."""
+        path = _socket(self.address)
+        return path.with_name(f"{path.name}.{ending}")
 
     def is_open(self) -> bool:
         """Whether there is a connection."""
@@ -97,9 +123,12 @@ class Login:
         """The error for what ssh has said."""
         why = last_line(said)
         if NO_SESSION not in said and any(words in said for words in _REFUSED):
-            return NotLoggedInError(f"not logged in to {self.name}: distlaunch login {self.name}", hint=why or None)
+            return NotLoggedInError(self._not_logged_in(), hint=why or None)
         hint = "; ".join(hints([why, said], LOGIN_HINTS)[:1]) or None
         return BackendUnavailableError(f"{self.name} is not reached: {why or 'the connection ended'}", hint=hint)
+
+    def _not_logged_in(self) -> str:
+        return f"not logged in to {self.name}: distlaunch login {self.name}"
 
     def _way_in(self) -> str:
         return f"try it yourself: ssh {self.address}"
@@ -127,14 +156,16 @@ class Login:
                 raise self.unreachable(said.read(proc.LAST_BYTES).decode(errors="replace"))
 
     def _open(self, socket: Path | None) -> bool:
-        return (socket is None or socket.exists()) and self._control(socket, "check")
+        return (socket is None or socket.exists()) and not self._control(socket, "check")
 
-    def _control(self, socket: Path | None, word: str) -> bool:
-        argv = ("ssh", "-O", word, *(() if socket is None else ("-S", str(socket))), self.address)
+    def _control(self, socket: Path | None, word: str, *more: str) -> str:
+        """Ask the process that has the connection; returns why it has not done that."""
+        argv = ("ssh", "-O", word, *more, *(() if socket is None else ("-S", str(socket))), self.address)
         try:
-            return proc.run(argv, timeout_s=_ASKS_S).returncode == 0
-        except CommandError:
-            return False
+            done = proc.run(argv, timeout_s=_ASKS_S)
+        except CommandError as error:
+            return error.message
+        return (proc.last_words(done.stderr) or f"ssh ended with code {done.returncode}") if done.returncode else ""
 
     def _checks_keys(self) -> tuple[str, ...]:
         """An option of ssh if the user's settings would let any host pose as this one."""
@@ -150,8 +181,7 @@ def _master(ours: Path, opened_by: str) -> tuple[str, ...]:
 @cache
 def _settings(address: str) -> Mapping[str, str]:
     """The user's settings of ssh for this address. Raises `SpecError` if ssh cannot make sense of them."""
-    if not address or address.startswith("-") or any(character.isspace() for character in address):
-        raise SpecError(f"login {address!r} is not a host", hint="write what ssh takes: login = 'me@juno.example.org'")
+    addresses.check(address or " ")
     done = proc.run(("ssh", "-G", address), timeout_s=_ASKS_S)
     if done.returncode:
         raise SpecError(f"login {address!r}: {last_line(done.stderr)}", hint="see man ssh_config")

@@ -22,6 +22,9 @@ HINTS = {
     "Connection refused": "nothing listens on its SSH port: is it up, is ansible_port right?",
     "No route to host": "it is down, or a network is",
     "timed out": "it is down, or a firewall drops what is sent there",
+    "Stdio forwarding request failed": "the login node does not reach its SSH port: it is down, its name is not known "
+    "there, or the sshd of the login node forwards nothing (AllowTcpForwarding)",
+    "not logged in to": "that opens the connection to the login node",
 }
 """By words of the message, for a host of an inventory."""
 

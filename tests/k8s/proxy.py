@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from launcher.backends.kubernetes import api
+from launcher.backends.kubernetes import connecting
 from testbed.kube_api import ClosingSocket
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Proxy(ThreadingHTTPServer):
     def __init__(self, kubeconfig: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self._kubeconfig = kubeconfig
-        self.cluster = api.connect(str(kubeconfig), "", "")
+        self.cluster = connecting.connect(str(kubeconfig), "", "")
         self.cluster._pool.connection_pool_kw["ssl_context"].sslsocket_class = ClosingSocket
         self.requests: list[str] = []
         self.given: dict[str, int] = {}

@@ -17,7 +17,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from launcher.backends.kubernetes import api, submission
+from launcher.backends.kubernetes import api, connecting, submission
 from launcher.backends.kubernetes.api import ApiError, UnreachableError
 from launcher.backends.kubernetes.pod import RUN_LABEL
 from launcher.errors import LaunchError
@@ -61,7 +61,7 @@ def answering(directory: Path, answers: list[tuple[int, str] | None]) -> Iterato
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield api.connect(str(kubeconfig(directory, server.server_address[1])), "", ""), asked
+        yield connecting.connect(str(kubeconfig(directory, server.server_address[1])), "", ""), asked
         server.shutdown()
 
 
@@ -250,7 +250,7 @@ def test_a_run_that_never_reached_the_api_server_has_ended(tmp_path: Path, distl
 
 MALLOC = """
 import contextlib, ctypes, sys
-from launcher.backends.kubernetes import api
+from launcher.backends.kubernetes import connecting
 from launcher.system import listener
 
 class Info(ctypes.Structure):
@@ -259,7 +259,7 @@ class Info(ctypes.Structure):
 libc = ctypes.CDLL(None)
 libc.mallinfo2.restype, libc.malloc.restype = Info, ctypes.c_void_p
 with listener.told_to(print) if sys.argv[2] == "program" else contextlib.nullcontext():
-    api.connect(sys.argv[1], "", "")
+    connecting.connect(sys.argv[1], "", "")
 before = libc.mallinfo2().hblks
 blocks = [libc.malloc(ctypes.c_size_t(20_000)) for _ in range(50)]
 print(libc.mallinfo2().hblks - before > 10)

@@ -7,7 +7,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from launcher.backends.kubernetes import api
+from launcher.backends.kubernetes import connecting
 from launcher.backends.kubernetes.following import Following
 from testbed import wait_until
 from tests.command import ROOT
@@ -24,7 +24,7 @@ def test_a_hundred_pods_are_followed_by_few_threads(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "tests.k8s.many_pods", str(tmp_path), str(PODS), str(LINES)]
     with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        cluster = api.connect(server.stdout.readline().strip(), "", "")
+        cluster = connecting.connect(server.stdout.readline().strip(), "", "")
         before, most = threading.active_count(), 0
         following = Following(cluster, RUN, tmp_path, PODS)
         try:
@@ -52,7 +52,7 @@ def test_pods_that_say_nothing_hold_no_thread_and_threads_end_with_the_follower(
     argv = [sys.executable, "-m", "tests.k8s.many_pods", str(tmp_path), "30", "1000", "29"]
     with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        cluster = api.connect(server.stdout.readline().strip(), "", "")
+        cluster = connecting.connect(server.stdout.readline().strip(), "", "")
         before = threading.active_count()
         following = Following(cluster, RUN, tmp_path, 30)
         streams = [tmp_path / "nodes" / str(node) / "stream" for node in range(30)]

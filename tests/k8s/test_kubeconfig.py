@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from launcher.backends.kubernetes import api
+from launcher.backends.kubernetes import connecting
 from launcher.backends.kubernetes.watch import RunWatch
 from launcher.errors import BackendUnavailableError, SpecError, UntrustedError
 
@@ -90,9 +90,9 @@ def test_a_context_that_is_named_needs_no_current_one(tmp_path: Path, current: s
     """A run records the name of its context: it is reached even if the current one is another by then, or none."""
     path = kubeconfig(tmp_path / "a", "one", "two", current=current)
 
-    assert api.connect(path, "two", "").configuration.host == "https://two:1"
+    assert connecting.connect(path, "two", "").configuration.host == "https://two:1"
     with pytest.raises(SpecError, match="no current context" if not current else "no context 'gone'"):
-        api.connect(path, "", "")
+        connecting.connect(path, "", "")
 
 
 def test_the_first_of_several_kubeconfigs_wins_and_files_are_relative_to_the_one_that_names_them(
@@ -108,7 +108,7 @@ def test_the_first_of_several_kubeconfigs_wins_and_files_are_relative_to_the_one
         path.touch()
     monkeypatch.setenv("KUBECONFIG", os.pathsep.join(map(str, (empty, first, tmp_path / "none", "", second, third))))
 
-    current, named = api.connect("", "", ""), api.connect("", "one", "")
+    current, named = connecting.connect("", "", ""), connecting.connect("", "one", "")
 
     assert (current.context, current.configuration.host) == ("two", "https://two:1")
     assert (named.context, named.configuration.host) == ("one", "https://one:1")
@@ -118,9 +118,9 @@ def test_the_first_of_several_kubeconfigs_wins_and_files_are_relative_to_the_one
 def test_a_file_whose_name_has_a_colon_is_one_file(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path / "a:b" / "c", "one", current="one")
 
-    assert api.connect(path, "", "").context == "one"
+    assert connecting.connect(path, "", "").context == "one"
     with pytest.raises(SpecError, match="does not exist"):
-        api.connect(f"{tmp_path}/no:{tmp_path}/nor", "", "")
+        connecting.connect(f"{tmp_path}/no:{tmp_path}/nor", "", "")
 
 
 def test_each_file_of_a_list_has_to_be_ours(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_each_file_of_a_list_has_to_be_ours(tmp_path: Path) -> None:
     (tmp_path / "theirs").chmod(0o666)
 
     with pytest.raises(UntrustedError, match="theirs"):
-        api.connect(f"{ours}{os.pathsep}{theirs}", "", "")
+        connecting.connect(f"{ours}{os.pathsep}{theirs}", "", "")
 
 
 def test_a_run_that_was_started_in_a_pod_is_not_looked_for_in_another_cluster(
@@ -151,11 +151,11 @@ def test_a_run_that_was_started_in_a_pod_is_not_looked_for_in_another_cluster(
 
 def test_an_account_of_a_pod_that_cannot_be_used_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "token").write_text("t")
-    monkeypatch.setattr(api, "_ACCOUNT", str(tmp_path))
+    monkeypatch.setattr(connecting, "_ACCOUNT", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "")
 
     with pytest.raises(BackendUnavailableError, match="the account of this pod cannot be used: Service host/port"):
-        api.connect("", "", "")
+        connecting.connect("", "", "")

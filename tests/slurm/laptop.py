@@ -117,7 +117,7 @@ def juno(slurm: Slurm) -> Iterator[LoginNode]:
     directory = Path(tempfile.mkdtemp(prefix="distlaunch-juno-"))
     directory.chmod(0o755)
     try:
-        node = LoginNode.start("juno", slurm, directory)
+        node = LoginNode.of("juno", slurm, directory)
     except NotAvailableError as error:
         pytest.skip(str(error))
     try:

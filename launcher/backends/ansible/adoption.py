@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
+from launcher.backends.ansible.start import put_behind
 from launcher.errors import BackendUnavailableError, RunNotFoundError
 from launcher.runs import directories
 from launcher.system import numbers
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from launcher.backends.ansible import playbook
     from launcher.backends.ansible.handle import AnsibleHandle, Node
     from launcher.backends.ansible.inventory import Host
+    from launcher.login.connection import Login
 
 
 def look(text: str, hosts: Sequence[Host], running: playbook.Playbook) -> Found:
@@ -117,7 +119,7 @@ class Found:
         """The nodes in the form of a plan."""
         return [{"node_rank": node["node"], "host": node["host"], "workers": node["workers"]} for node in self._nodes]
 
-    def handle(self, run_dir: Path) -> AnsibleHandle:
+    def handle(self, run_dir: Path, login: Login | None) -> AnsibleHandle:
         """The handle that the launcher which started the run would have."""
         found: list[Node] = []
         for node in self._nodes:
@@ -134,4 +136,5 @@ class Found:
                     "agent": node["agent"],
                 }
             )
+            put_behind(login, found[-1], facts)
         return {"run_dir": str(run_dir), "hosts": [node["host"] for node in self._nodes], "nodes": found}

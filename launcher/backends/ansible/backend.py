@@ -18,9 +18,10 @@ from launcher.backends.ansible import inventory, planning, playbook, questions, 
 from launcher.backends.ansible.handle import AnsibleHandle
 from launcher.backends.ansible.options import AnsibleOptions
 from launcher.backends.ansible.plan import AnsiblePlan
-from launcher.backends.ansible.start import forget, recover, start, target
-from launcher.backends.ansible.stream import HostStreams, fetch
-from launcher.errors import RequestError
+from launcher.backends.ansible.start import forget, on_record, recover, start, target
+from launcher.backends.ansible.stream import FETCH_S, HostStreams, fetch
+from launcher.errors import BackendUnavailableError, RequestError
+from launcher.login.connection import Login
 from launcher.runs import directories, records
 from launcher.runs.liveness import Liveness
 from launcher.spec import check_secrets_here
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from launcher.spec import JobSpec
     from launcher.system.pipes import Bridge
 
-_FETCH_S = 25.0
 _LOST_S = 45.0
 """A host that is silent for this long is lost if another node has ended, as peers give a node up after 30 s. It is also
 lost if no node has completed a rendezvous, as no peer would miss it then."""
@@ -67,6 +67,11 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
         super().__init__(options)
         self._streams: HostStreams | None = None
 
+    @property
+    def login(self) -> Login | None:
+        """The login node that reaches the hosts."""
+        return Login.of(self.opts.login, self.cluster)
+
     def settings_files(self) -> list[str]:
         """Ansible's settings file, and the inventories."""
         cwd = os.getcwd()
@@ -74,7 +79,7 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
 
     def plan(self, spec: JobSpec, run_dir: Path) -> AnsiblePlan:
         """Ask Ansible for the hosts, and collect the files that would be sent; connects to no host."""
-        return planning.plan(self.opts, spec, run_dir)
+        return planning.plan(self.opts, spec, run_dir, self.login)
 
     def files(self, plan: AnsiblePlan) -> Snapshot | None:
         """The files that are sent to each host that lacks them."""
@@ -102,11 +107,12 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
     def submit(self, plan: AnsiblePlan, record: Record = unrecorded) -> AnsibleHandle:
         """Run start.yml: preflight, files, node 0, all others at once. If one host cannot start, none stays running."""
         check_secrets_here(plan.job_secrets)
+        self._log_in()
         playbook.write(plan, plan.run_dir / "ansible")
         hosts = [node.host for node in plan.nodes]
         record({"run_dir": str(plan.run_dir), "hosts": hosts})
         try:
-            return _on_record(start(plan.run_dir, hosts, plan.job_secrets), record)
+            return on_record(start(plan.run_dir, hosts, plan.job_secrets, self.login), record)
         finally:
             if not plan.spares:  # a spare that replaces a host needs them
                 with suppress(OSError):
@@ -114,7 +120,7 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
 
     def recover(self, handle: AnsibleHandle) -> AnsibleHandle | None:
         """The hosts that may have been asked to start, by what they had answered until then."""
-        return handle if "nodes" in handle else recover(Path(handle["run_dir"]), handle["hosts"])
+        return handle if "nodes" in handle else recover(Path(handle["run_dir"]), handle["hosts"], self.login)
 
     def undo(self, handle: AnsibleHandle) -> None:
         """End it on all hosts that were asked to start; one that does not answer may still run its agent."""
@@ -129,30 +135,10 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
 
     def requeue(self, handle: AnsibleHandle, attempt: int, record: Record = unrecorded) -> AnsibleHandle:
         """Start the run again on the first of its hosts and spares that can take part now."""
-        run_dir = Path(handle["run_dir"])
-        if "running" in (tail.state for tail in fetch(handle, _FETCH_S)):
-            raise RequestError("its agents still run", hint="distlaunch cancel RUN")
-        if not (run_dir / "ansible/job.json").exists():
-            from launcher.backends.ansible import restoring  # only for a run that another launcher has started
+        from launcher.backends.ansible import requeue  # few commands need it
 
-            restoring.restore(self.opts, handle, os.getcwd())
-        job = storage.read_json(run_dir / "ansible/job.json") or {}
-        variables = storage.read_json(run_dir / "ansible/env/extravars") or {}
-        check_secrets_here(variables["distlaunch_secrets"])
-        storage.write_whole(
-            run_dir / "ansible/job.json", storage.encode_json({**job, "attempt": attempt, "why_again": "failed"})
-        )
-        forget(run_dir)
-        here = {path.parent.name: _size(path) for path in (run_dir / "nodes").glob("*/stream")}
-        record({"run_dir": str(run_dir), "hosts": handle["hosts"]})
-        started = start(run_dir, handle["hosts"], variables["distlaunch_secrets"])
-        before = {(node["host"], node["rank"]): node for node in handle["nodes"]}
-        for node in started["nodes"]:
-            known = before.get((node["host"], node["rank"]))
-            node["stream_from"] = (here.get(str(node["rank"]), 0), node["agent"]["stream_from"])
-            if known is not None:
-                node["stream_from"] = known.get("stream_from", (0, 0))
-        return _on_record(started, record)
+        ssh.reach(handle)
+        return requeue.requeue(self.opts, handle, attempt, record, self.login)
 
     def found(self) -> list[ClusterRun]:
         """Running runs of all users, by the hosts' leases and by the run directories that we can read."""
@@ -175,13 +161,19 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
 
         return survey.outlook(self.hosts(), spec, gpus)
 
+    def _log_in(self) -> None:
+        """Raise `NotLoggedInError` before anything else is done."""
+        if self.login:
+            self.login.words()
+
     def _ask(self, name: str, variables: Mapping[str, Any]) -> tuple[list[inventory.Host], playbook.Playbook]:
         """The hosts of the inventory, and that playbook after its run on all of them."""
         cwd = os.getcwd()
         sources = inventory.sources(self.opts.inventory, cwd)
         settings = config.variables(sources, cwd, 1)
         hosts = inventory.hosts(sources, self.opts.limit, settings, exclude=self.opts.exclude)
-        more = {**planning.common(self.opts, cwd), **variables}
+        more = {**planning.common(self.opts, cwd, self.login), **variables}
+        self._log_in()
         return hosts, questions.ask(name, sources, hosts, settings, more)
 
     def adopt(self, text: str, runs_root: Path) -> records.Run:
@@ -206,14 +198,16 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
                 "min_nodes": found.job["min_nodes"],
                 "grace_s": found.job.get("grace_s", 30.0),
             },
-            handle=found.handle(path),
+            handle=found.handle(path, self.login),
         )
         records.create(made)
         return made
 
     def liveness(self, handle: AnsibleHandle) -> Liveness:
         """What the hosts report over open connections; without any, each is asked once, and its stream fetched."""
-        tails = self._streams.tails if self._streams else fetch(handle, _FETCH_S)
+        if not self._streams:
+            ssh.reach(handle)
+        tails = self._streams.tails if self._streams else fetch(handle, FETCH_S)
         states: list[NodeState] = ["ended"] * len(handle["hosts"])
         causes: dict[int, dict[str, Any]] = {}
         lost = [tail for tail in tails if not tail.finished and (tail.lost_at is not None or tail.state == "unknown")]
@@ -232,7 +226,12 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
 
     def refresh(self, handle: AnsibleHandle) -> None:
         """Fetch what is new; warns about hosts that do not answer, of which only earlier output is here."""
-        for tail in fetch(handle, _FETCH_S):
+        try:
+            ssh.reach(handle)
+        except BackendUnavailableError as error:
+            output.warn(f"{error.message}; this is what came before")
+            return
+        for tail in fetch(handle, FETCH_S):
             if not tail.finished:
                 output.warn(f"no connection to {tail.node['host']}: {tail.problem}; this is what came before")
 
@@ -244,15 +243,18 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
 
     def open_stream(self, handle: AnsibleHandle, offsets: Mapping[int, int] | None = None) -> HostStreams:
         """One connection per host, resumed where it broke."""
+        ssh.reach(handle)
         self._streams = HostStreams(handle, offsets or {})
         return self._streams
 
     def open_terminal(self, handle: AnsibleHandle, node: int, rank: int | None) -> Bridge:
         """A second connection, besides the one that follows the node."""
+        ssh.reach(handle)
         return ssh.terminal(next(found for found in handle["nodes"] if found["rank"] == node), rank)
 
     def open_outputs(self, handle: AnsibleHandle, node: int) -> RemoteOutputs:
         """One more connection to the node's host."""
+        ssh.reach(handle)
         return ssh.outputs(next(found for found in handle["nodes"] if found["rank"] == node))
 
     def cancel(self, handle: AnsibleHandle, *, force: bool = False) -> None:
@@ -261,6 +263,7 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
 
     def remove(self, handle: AnsibleHandle) -> None:
         """Remove the run's directory on each of its hosts."""
+        ssh.reach(handle)
         ssh.check(ssh.call_all(handle, lambda node: ssh.ask(node, "remove", str(node["directory"]))))
 
     def signal(self, handle: AnsibleHandle, signum: int) -> None:
@@ -268,14 +271,8 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
         self._send(handle, signum)
 
     def _send(self, handle: AnsibleHandle, signum: int, *more: str) -> None:
+        ssh.reach(handle)
         ssh.check(ssh.call_all(handle, lambda node: ssh.call(node, "signal", *target(node), str(int(signum)), *more)))
-
-
-def _on_record(handle: AnsibleHandle, record: Record) -> AnsibleHandle:
-    """Record the handle; only then remove what the hosts have answered."""
-    record(handle)
-    forget(Path(handle["run_dir"]))
-    return handle
 
 
 def _has_met(tail: Tail) -> bool:

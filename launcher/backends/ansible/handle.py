@@ -26,6 +26,12 @@ class _Reached(TypedDict):
 class Node(_Reached, total=False):
     """How the agent of one node is reached and called."""
 
+    login: str
+    """The login node that reaches the host; missing if it is reached from here, or by a proxy of its own."""
+
+    cluster: str
+    """The cluster's name in the settings, for messages about the login node."""
+
     agent: dict[str, Any]
     """The agent's process, as the host reported it at the start."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from launcher.login import address
 from launcher.settings.options import duration, not_below, one_of, option
 from launcher.spec import parse_size
 
@@ -20,6 +21,14 @@ class AnsibleOptions:
         executes=True,
         path="whole",
         group="resources",
+    )
+    login: str = option(
+        "",
+        metavar="[USER@]HOST",
+        help="Login node that reaches the hosts, as ssh takes it, unless they have a proxy of their own.",
+        executes=True,
+        check=address.check,
+        group="network",
     )
     limit: str = option("", metavar="PATTERN", help="Only these hosts or groups of the inventory.", group="resources")
     exclude: str = option("", metavar="H1,H2", help="Hosts of the inventory to exclude.", group="resources")

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
     from launcher.backends.ansible.inventory import Host
     from launcher.backends.ansible.options import AnsibleOptions
+    from launcher.login.connection import Login
     from launcher.payload.snapshot import Snapshot
     from launcher.spec import JobSpec
 
 
-def plan(options: AnsibleOptions, spec: JobSpec, run_dir: Path) -> AnsiblePlan:
+def plan(options: AnsibleOptions, spec: JobSpec, run_dir: Path, login: Login | None) -> AnsiblePlan:
     """What a submission sends. Raises `SpecError` if the inventory has too few hosts."""
     sources = inventory.sources(options.inventory, spec.cwd)
     settings = config.variables(sources, spec.cwd, 1)
@@ -44,7 +45,7 @@ def plan(options: AnsibleOptions, spec: JobSpec, run_dir: Path) -> AnsiblePlan:
         "distlaunch_nodes": wanted,
         "distlaunch_least_nodes": 1 if options.partial and spec.all_nodes else least,
         **lease_mode(options),
-        **common(options, spec.cwd),
+        **common(options, spec.cwd, login),
         **_of_files(files, spec.cwd),
         "distlaunch_secrets": list(spec.secrets),
         **_of_python(options, spec),
@@ -104,9 +105,10 @@ def _rows(hosts: Sequence[Host], workers: int | None) -> tuple[PlannedNode, ...]
     )
 
 
-def common(options: AnsibleOptions, cwd: str) -> dict[str, Any]:
+def common(options: AnsibleOptions, cwd: str, login: Login | None) -> dict[str, Any]:
     """Variables that every request to hosts needs."""
     return {
+        **({"distlaunch_proxy": login.proxy_command()} if login else {}),
         "distlaunch_dir": options.remote_dir,
         "distlaunch_trust": list(trust.words()),
         "distlaunch_here": cwd,

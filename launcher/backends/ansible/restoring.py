@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from launcher.backends.ansible.handle import AnsibleHandle
     from launcher.backends.ansible.options import AnsibleOptions
+    from launcher.login.connection import Login
 
 
 class _Request(NamedTuple):
@@ -29,7 +30,7 @@ class _Request(NamedTuple):
     secrets: list[str]
 
 
-def restore(options: AnsibleOptions, handle: AnsibleHandle, cwd: str) -> None:
+def restore(options: AnsibleOptions, handle: AnsibleHandle, cwd: str, login: Login | None) -> None:
     """Make the directory of an adopted run: its hosts, its job and its Python, with its files as they are there."""
     requests = [_request(answer) for answer in ssh.call_all(handle, _ask)]
     job = requests[0].job
@@ -45,7 +46,7 @@ def restore(options: AnsibleOptions, handle: AnsibleHandle, cwd: str) -> None:
         "distlaunch_nodes": job["max_nodes"],
         "distlaunch_least_nodes": job["min_nodes"],
         **planning.lease_mode(options),
-        **planning.common(options, cwd),
+        **planning.common(options, cwd, login),
         "distlaunch_digest": "",
         "distlaunch_payload_bytes": 0,
         "distlaunch_cwd": _same("working directories", [str(one.job.get("cwd")) for one in requests]),

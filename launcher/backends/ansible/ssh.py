@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
-from launcher.agent.ssh import checked_call, login
+from launcher.agent.ssh import checked_call
+from launcher.agent.ssh import login as login_programs
 from launcher.agent.ssh.calls import ANSWER
 from launcher.agent.system import trust as rule
 from launcher.agent.terminal import attach
 from launcher.backends._outputs import RemoteOutputs
 from launcher.errors import CommandError, LaunchError
+from launcher.login.connection import Login
 from launcher.login.hints import hints, last_line
 from launcher.system import numbers, pipes, proc, trust
 from launcher.system.question import Question
@@ -43,6 +45,9 @@ _OPTIONS = (
     "ForwardAgent=no",
 )
 
+_UNSHARED = ("-o", "ControlMaster=no", "-o", "ControlPersist=no")
+"""A new connection is not shared: ssh would hide what its ProxyCommand prints. One that is open is used."""
+
 _SHARED = "the directory of SSH's connections"
 _NAMING = {
     "-o": re.compile(r'(\s*ControlPath(?:\s*=\s*|\s+))"?(.+?)"?\s*', re.IGNORECASE | re.DOTALL),
@@ -54,12 +59,13 @@ _NAMING = {
 def argv(node: Node, *call: str) -> tuple[str, ...]:
     """The command that runs a call of `agent.ssh.calls` on the node's host, as one quoted word to its login shell."""
     *options, host = own_words(node)
+    more = _UNSHARED if login_of(node) else ()
     python = node["python"]
     # As in the playbooks, the host expands a tilde.
     first = python if python.startswith("~/") else shlex.quote(python)
     which = json.dumps([node["agent_path"], *trust.words()])
     remote = f"exec {first} " + shlex.join(("-c", _checking(), which, *call))
-    return (*options[:1], *_OPTIONS, *options[1:], host, f"/bin/sh -c {shlex.quote(remote)}")
+    return (*options[:1], *_OPTIONS, *more, *options[1:], host, f"/bin/sh -c {shlex.quote(remote)}")
 
 
 def own_words(node: Node) -> list[str]:
@@ -75,7 +81,31 @@ def own_words(node: Node) -> list[str]:
         taken = match is not None and match[2] != "none" and not _is_ours(match[2])
         found.append(f"{word[: len(word) - len(value)]}{match[1]}none" if match and taken else word)
         before = word if len(word) == 2 else ""
+    if login := login_of(node):
+        found[-1:-1] = ["-o", f"ProxyCommand={_proxy(login)}"]
     return found
+
+
+def login_of(node: Node) -> Login | None:
+    """The login node that reaches the node's host, if there is one."""
+    return Login.of(node.get("login", ""), node.get("cluster", ""))
+
+
+@cache
+def _proxy(login: Login) -> str:
+    return login.proxy_command()
+
+
+def forget_proxies() -> None:
+    """Ask again which connection to a login node is used."""
+    _proxy.cache_clear()
+
+
+def reach(handle: AnsibleHandle) -> None:
+    """Open the connection to the login node that the hosts are behind, if they are. Raises `NotLoggedInError`."""
+    for login in {login_of(node) for node in handle.get("nodes", ())}:
+        if login:
+            login.words()
 
 
 def _is_ours(socket: str) -> bool:
@@ -103,7 +133,7 @@ def _tell_of(_directory: str, why: str) -> None:
 def _checking() -> str:
     """The program that runs a call, compressed to fit on a command line."""
     texts = (Path(str(module.__file__)).read_text(encoding="utf-8") for module in (rule, checked_call))
-    return proc.WITHOUT_HERE + login.code(*texts)
+    return proc.WITHOUT_HERE + login_programs.code(*texts)
 
 
 def call(node: Node, *words: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
@@ -16,19 +17,20 @@ from launcher.system import storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
+    from launcher.backends._base import Record
     from launcher.backends.ansible.handle import AnsibleHandle, Node
+    from launcher.login.connection import Login
     from launcher.runs.handle import Meeting
 
 
-def start(run_dir: Path, hosts: Sequence[str], secrets: Sequence[str]) -> AnsibleHandle:
+def start(run_dir: Path, hosts: Sequence[str], secrets: Sequence[str], login: Login | None) -> AnsibleHandle:
     """Run the playbook in the run's directory. The hosts' answers are kept until `forget`."""
     began = time.monotonic()
     running = _playbook(run_dir)
     running.run({name: os.environ[name] for name in secrets})
     _check(len(hosts), running)
-    handle = _handle(run_dir, hosts, running)
+    handle = _handle(run_dir, hosts, running, login)
     for text in (*running.notes, *_left_out(running)):
         output.warn(text)
     if _own_directories(handle, running):
@@ -45,6 +47,13 @@ def forget(run_dir: Path) -> None:
     _playbook(run_dir).forget()
 
 
+def on_record(handle: AnsibleHandle, record: Record) -> AnsibleHandle:
+    """Record the handle; only then remove what the hosts have answered."""
+    record(handle)
+    forget(Path(handle["run_dir"]))
+    return handle
+
+
 def _playbook(run_dir: Path) -> playbook.Playbook:
     return playbook.Playbook(run_dir / "ansible", "start.yml")
 
@@ -56,7 +65,7 @@ def _check(nodes: int, running: playbook.Playbook) -> None:
         running.choice.get("ranks") or range(nodes)
     ):
         return
-    problems = {host: _clean(problem["message"]) for host, problem in running.problems.items()}
+    problems = {host: clean(problem["message"]) for host, problem in running.problems.items()}
     kinds = {problem["kind"] for problem in running.problems.values()}
     lines = [f"{host}: {message}" for host, message in problems.items()]
     asked = len(running.answers.get("preflight", {}))
@@ -70,13 +79,13 @@ def _check(nodes: int, running: playbook.Playbook) -> None:
     )
 
 
-def recover(run_dir: Path, hosts: Sequence[str]) -> AnsibleHandle | None:
+def recover(run_dir: Path, hosts: Sequence[str], login: Login | None) -> AnsibleHandle | None:
     """What a launcher that died while it ran the playbook may have started; None if no host was asked to start."""
     running = playbook.Playbook(run_dir / "ansible", "start.yml", shows=False)
     running.follow()
     if not running.told("start"):
         return None
-    nodes = _nodes(running.answers["preflight"], running)
+    nodes = _nodes(running.answers["preflight"], running, login)
     chosen = list(hosts)
     for host, node in nodes.items():
         chosen[node["rank"]] = host
@@ -88,7 +97,13 @@ def target(node: Node) -> tuple[str, str]:
     return str(node["directory"]), str(node["rank"])
 
 
-def _nodes(answers: Mapping[str, Any], running: playbook.Playbook) -> dict[str, Node]:
+def put_behind(login: Login | None, node: Node, facts: Mapping[str, Any]) -> None:
+    """Note that the login node reaches the node's host, if it does by the host's facts."""
+    if login and facts.get("proxied"):
+        node["login"], node["cluster"] = login.address, login.cluster
+
+
+def _nodes(answers: Mapping[str, Any], running: playbook.Playbook, login: Login | None) -> dict[str, Node]:
     """How each node is reached and called, by host, in rank order."""
     found: dict[str, Node] = {}
     for host, rank in (running.choice.get("ranks") or {}).items():
@@ -106,12 +121,13 @@ def _nodes(answers: Mapping[str, Any], running: playbook.Playbook) -> dict[str, 
             "directory": facts["directory"],
             "agent_path": facts["agent_path"],
         }
+        put_behind(login, found[host], facts)
     return found
 
 
-def _handle(run_dir: Path, planned: Sequence[str], running: playbook.Playbook) -> AnsibleHandle:
+def _handle(run_dir: Path, planned: Sequence[str], running: playbook.Playbook, login: Login | None) -> AnsibleHandle:
     """Everything that another shell needs to follow the run, given the same keys."""
-    nodes = _nodes(running.answers["preflight"], running)
+    nodes = _nodes(running.answers["preflight"], running, login)
     job = storage.read_json(run_dir / "ansible/job.json") or {}
     elastic = job.get("min_nodes") != job.get("max_nodes")
     hosts = list(planned) if elastic else list(planned)[: len(nodes)]
@@ -149,11 +165,11 @@ def _about_master(handle: AnsibleHandle) -> str:
 
 
 def _left_out(running: playbook.Playbook) -> list[str]:
-    return [f"left out: {host}: {_clean(problem['message'])}" for host, problem in running.problems.items()]
+    return [f"left out: {host}: {clean(problem['message'])}" for host, problem in running.problems.items()]
 
 
-def _clean(message: str) -> str:
-    """ssh's message, without Ansible's words around it."""
+def clean(message: str) -> str:
+    """ssh's message in one line, without Ansible's words around it."""
     message = re.sub(
         r"^(Task failed: |Action failed: |Data could not be sent to remote host [^:]*over ssh: )+", "", message
     )

@@ -19,6 +19,7 @@ from launcher.backends._files import FileStream, allow_files
 from launcher.backends._patience import Patience
 from launcher.backends.ansible import ssh
 from launcher.backends.ansible.frames import FrameError, Frames
+from launcher.backends.ansible.gate import Gate, Gates
 from launcher.errors import CommandError
 from launcher.login.hints import last_line
 from launcher.system import pipes, proc
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 _FILES_PER_NODE = 5
 """The stream file as it is written and as it is read, and a connection's stdin, stdout and stderr."""
+
+FETCH_S = 25.0
+"""How long the streams of all nodes may take that are fetched once."""
 
 _READ_BYTES = 1 << 20
 _GARBLED = 3
@@ -55,7 +59,8 @@ class _Odd:
 class Tail:
     """One node's stream: a connection, or the wait for the next one."""
 
-    def __init__(self, node: Node, run_dir: Path, *, once: bool = False) -> None:
+    def __init__(self, node: Node, run_dir: Path, gate: Gate | None = None, *, once: bool = False) -> None:
+        """`gate`: of the login node, if the host is behind one."""
         self.node = node
         self.state: NodeState = "unknown"
         self.problem = ""
@@ -64,6 +69,7 @@ class Tail:
 
         self.ending: dict[str, str] = {}
         self.finished = False
+        self._gate = gate or Gate(None)
         self._copy = Copy(run_dir / "nodes" / str(node["rank"]))
         self._once = once
         self._pipe: pipes.Pipe | None = None
@@ -79,6 +85,11 @@ class Tail:
     def open(self) -> int | None:
         """Connect if it is time to; returns the descriptor to read from."""
         if self.finished or self._pipe is not None or not self._patience.may_try():
+            return None
+        if not self._gate.is_open():
+            self.problem = self._gate.problem
+            if self.problem:  # the host has not been asked: it is not lost
+                self.lost_at = time.monotonic()
             return None
         offset = self._copy.begin()
         here, there = self.node.get("stream_from", (0, 0))  # if the host took the node over from another
@@ -201,7 +212,8 @@ class HostStreams:
 
     def __init__(self, handle: AnsibleHandle, offsets: Mapping[int, int]) -> None:
         run_dir = Path(handle["run_dir"])
-        self.tails = [Tail(node, run_dir) for node in handle["nodes"]]
+        gates = Gates()
+        self.tails = [Tail(node, run_dir, gates.of(node)) for node in handle["nodes"]]
         allow_files(_FILES_PER_NODE * len(self.tails))
         self._pump = Pump(self.tails)
         self._files = FileStream(run_dir, len(handle["hosts"]), offsets)
@@ -223,7 +235,8 @@ class HostStreams:
 
 def fetch(handle: AnsibleHandle, limit_s: float) -> list[Tail]:
     """Fetch what is new of all streams once; nodes that do not answer in time stay `unknown`."""
-    pump = Pump([Tail(node, Path(handle["run_dir"]), once=True) for node in handle["nodes"]])
+    gates, run_dir = Gates(), Path(handle["run_dir"])
+    pump = Pump([Tail(node, run_dir, gates.of(node), once=True) for node in handle["nodes"]])
     limit = time.monotonic() + limit_s
     while not all(tail.finished or tail.lost_at is not None for tail in pump.tails) and time.monotonic() < limit:
         pump.turn(0.1)

@@ -9,6 +9,7 @@ from launcher import output
 from launcher.agent.system import users
 from launcher.backends._outlook import Outlook, by_free, capacity, free_gpus
 from launcher.backends.ansible.adoption import misfit
+from launcher.backends.ansible.start import clean
 from launcher.runs import directories
 from launcher.system import numbers
 
@@ -27,7 +28,8 @@ def surveyed(hosts: Sequence[Host], asked: Playbook) -> list[SurveyedHost]:
     found: list[SurveyedHost] = []
     for host in hosts:
         answer = asked.answers.get("survey", {}).get(host.name, {})
-        problem = asked.problems.get(host.name, {}).get("message")
+        said = asked.problems.get(host.name, {}).get("message")
+        problem = None if said is None else clean(said)
         known = {} if problem else answer
         gpus = known.get("gpus", ())
         leases = [_lease(note) for note in known.get("held", ()) if "used_mib" not in note]

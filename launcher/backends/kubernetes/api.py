@@ -1,13 +1,8 @@
-"""The connection to the API server. Only this module, `library`, `kubeconfig` and `pod_exec` know the client library.
-
-The library does the hard parts: kubeconfig files with contexts, certificates and login plugins. Objects are plain JSON.
-"""
+"""Requests to the API server. Objects are plain JSON."""
 
 from __future__ import annotations
 
 import json
-import logging
-import os
 import re
 import time
 from dataclasses import dataclass, field
@@ -15,24 +10,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 from launcher import output
-from launcher.backends.kubernetes import admission, kubeconfig, library, login
+from launcher.backends.kubernetes import admission, library, login
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
-from launcher.system import install
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterator, Mapping
 
-    from launcher.backends.kubernetes.handle import KubernetesHandle
+    from launcher.login.forward import Forward
 
 T = TypeVar("T")
 
 _CONNECT_S = 10.0
 _ANSWER_S = 60.0
 _TRIES = 4
-_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+_RETRIES_S = 5.0
+"""Behind a login node, what takes longer is not tried again: its network is gone, and it lasts to notice that."""
+
 _FORBIDDEN = re.compile(r'User "([^"]*)" cannot (\S+) resource "([^"]*)"')
 _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
-_CONNECTIONS = 256
 _PAGE = 100
 _BLOCK_BYTES = 1 << 18
 _LINE_BYTES = 16 << 20
@@ -57,6 +53,11 @@ class ApiError(Exception):
 class UnreachableError(Exception):
     """The API server did not answer; whether it acted on the request is unknown."""
 
+    def __init__(self, message: str, why: LaunchError | None = None) -> None:
+        """`why`: the error of the login node that leads to it, which repeats itself."""
+        super().__init__(message)
+        self.why = why
+
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
@@ -66,6 +67,9 @@ class Cluster:
     namespace: str
     configuration: Any
     _pool: Any
+    tunnel: Forward | None = None
+    """The way to the API server through a login node."""
+
     warned: set[str] = field(default_factory=set)
     """Warnings that were shown already, and are not repeated."""
 
@@ -80,7 +84,7 @@ class Cluster:
         accept: str = "",
     ) -> dict[str, Any]:
         """Send one request, with retries where they are safe. Raises `ApiError` or `UnreachableError`."""
-        pause = 0.2
+        pause, limit = 0.2, time.monotonic() + (_RETRIES_S if self.tunnel else _ANSWER_S * _TRIES)
         for last in range(_TRIES - 1, -1, -1):
             try:
                 response = self._send(method, path, body, query, content, stream=False, accept=accept or _JSON)
@@ -89,8 +93,9 @@ class Cluster:
                 if not last or error.status not in (429, 500, 503, 504) or method == "POST":
                     raise
             except (UnreachableError, ValueError) as error:
-                if not last or method == "POST":
-                    raise UnreachableError(str(error)) from error
+                why: LaunchError | None = getattr(error, "why", None)
+                if not last or method == "POST" or why or time.monotonic() > limit:
+                    raise UnreachableError(str(error), why) from error
             else:
                 return value
             time.sleep(pause)
@@ -145,11 +150,31 @@ class Cluster:
             )
             if response.status >= 300:
                 raise _api_error(response.status, response.data)
+        except LaunchError as error:
+            raise UnreachableError(error.message, error) from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise UnreachableError(f"{self.configuration.host}: {login.plain(error)}") from error
         if method != "GET":
             self._warn(response.headers.getlist("Warning"))
         return response
+
+    def dialled(self, path: str, query: Mapping[str, Any]) -> tuple[str, list[str], socket.socket]:
+        """A connection through the login node for a websocket, with its URL and headers. Raises `UnreachableError`."""
+        assert self.tunnel
+        host, _ = library.place(self.configuration.host)
+        try:
+            sock = self.tunnel.dial(_CONNECT_S)
+        except LaunchError as error:
+            raise UnreachableError(error.message, error) from error
+        if self.configuration.host.startswith("https:"):
+            context = self._pool.connection_pool_kw["ssl_context"]
+            try:
+                sock = context.wrap_socket(sock, server_hostname=self.configuration.tls_server_name or host)
+            except OSError as error:
+                sock.close()
+                raise UnreachableError(f"{self.configuration.host}: {login.plain(error)}") from error
+        url = "ws" + self.configuration.host.removeprefix("http") + path + "?" + urlencode(query, doseq=True)
+        return url, [f"{name}: {value}" for name, value in self._credentials().items()], sock
 
     def _warn(self, headers: list[str]) -> None:
         """Show the API server's warnings about what it accepts, each one once."""
@@ -180,52 +205,11 @@ def collect(
         page["continue"] = listed["metadata"]["continue"]
 
 
-def connect(setting: str, context: str, namespace: str) -> Cluster:
-    """The cluster of the kubeconfig's context; without a kubeconfig, the one whose pod this process runs in."""
-    return _connect(kubeconfig.find(setting), context, namespace)
-
-
-def connect_again(handle: KubernetesHandle) -> Cluster:
-    """The cluster that a run was sent to, even if the environment or the kubeconfig's current context has changed."""
-    paths = kubeconfig.find(handle["kubeconfig"]) if handle["kubeconfig"] else []
-    return _connect(paths, handle["context"], handle["namespace"], lost="the run was started in a pod of its cluster")
-
-
-def _connect(paths: list[str], context: str, namespace: str, lost: str = "") -> Cluster:
-    try:
-        kubernetes = library.load()
-    except ImportError as error:
-        raise BackendUnavailableError("the kubernetes client is not installed", hint=install.command("k8s")) from error
-
-    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
-    configuration = kubernetes.configuration()
-    if paths:
-        found, context = kubeconfig.load(kubernetes.kube_config, paths, context, configuration)
-    elif os.path.exists(f"{_ACCOUNT}/token"):
-        try:
-            kubernetes.in_cluster(client_configuration=configuration)
-        except Exception as error:
-            why = f"the account of this pod cannot be used: {login.plain(error)}"
-            raise BackendUnavailableError(why, hint="give a kubeconfig: --kubeconfig FILE") from error
-        found = _read(f"{_ACCOUNT}/namespace")
-    elif lost:
-        raise BackendUnavailableError(f"{lost}, and this is not a pod", hint="run this command in such a pod")
-    else:
-        raise BackendUnavailableError(
-            "there is no kubeconfig: neither --kubeconfig, nor KUBECONFIG, nor ~/.kube/config, and this is not a pod",
-            hint="get one from your cluster's administrators, or with its provider's command line",
-        )
-    configuration.connection_pool_maxsize = _CONNECTIONS
-    pool = kubernetes.rest(configuration).pool_manager
-    library.keep_small(pool)
-    return Cluster(context, namespace or found or "default", configuration, pool)
-
-
 def explained(error: Exception, cluster: Cluster, doing: str) -> LaunchError:
     """The `LaunchError` for an API error that occurred while `doing` something."""
     where = f"context {cluster.context!r}" if cluster.context else "the cluster"
     if isinstance(error, UnreachableError):
-        return BackendUnavailableError(f"the API server cannot be reached: {error}", hint=f"it is the one of {where}")
+        return error.why or _unreached(error, cluster, where)
     assert isinstance(error, ApiError)
     refused = _FORBIDDEN.search(error.message)
     if error.status == 401 or (refused and refused[1] == "system:anonymous"):
@@ -246,6 +230,14 @@ def explained(error: Exception, cluster: Cluster, doing: str) -> LaunchError:
         hint = admission.mend(error.message) if error.status == 403 else None
         return SpecError(f"the API server refuses, {doing}: {error.message}", hint=hint)
     return CommandError(f"the API server failed, {doing}: {error.status} {error.message}")
+
+
+def _unreached(error: UnreachableError, cluster: Cluster, where: str) -> LaunchError:
+    hint = f"it is the one of {where}"
+    if cluster.tunnel:
+        name = cluster.tunnel.login.name
+        hint += f", asked through {name}: is it up, and does the sshd of {name} forward to it (AllowTcpForwarding)?"
+    return BackendUnavailableError(f"the API server cannot be reached: {error}", hint=hint)
 
 
 def blocks(response: Any, *, cut: bool = False) -> Iterator[list[bytes]]:
@@ -274,11 +266,3 @@ def _api_error(status: int, data: bytes) -> ApiError:
         return ApiError(status, str(told["message"]), str(told.get("reason", "")))
     except (ValueError, KeyError, TypeError):
         return ApiError(status, data.decode(errors="replace").strip()[:500] or f"HTTP {status}")
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""

@@ -204,9 +204,9 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
 
     def recover(self, handle: KubernetesHandle) -> KubernetesHandle | None:
         """Find the object that owns the others, by its name."""
-        from launcher.backends.kubernetes import api, submission
+        from launcher.backends.kubernetes import connecting, submission
 
-        owner = submission.find(api.connect_again(handle), handle)
+        owner = submission.find(connecting.again(handle), handle)
         return {**handle, "uid": owner["metadata"]["uid"], "in_part": True} if owner else None
 
     def requeue(self, handle: KubernetesHandle, attempt: int, record: Record = unrecorded) -> KubernetesHandle:
@@ -217,9 +217,9 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
 
     def undo(self, handle: KubernetesHandle) -> None:
         """Delete the workload, which is enough: it is suspended until all objects exist."""
-        from launcher.backends.kubernetes import api, submission
+        from launcher.backends.kubernetes import connecting, submission
 
-        submission.remove(api.connect_again(handle), handle)
+        submission.remove(connecting.again(handle), handle)
 
     def found(self) -> list[ClusterRun]:
         """The runs in the namespace, of all kinds and users."""
@@ -248,9 +248,10 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         return adoption.adopt(self._cluster(), self.opts, text, runs_root)
 
     def _cluster(self) -> Any:
-        from launcher.backends.kubernetes import api
+        from launcher.backends.kubernetes import connecting
 
-        return api.connect(self.opts.kubeconfig, self.opts.context, self.opts.namespace)
+        opts = self.opts
+        return connecting.connect(opts.kubeconfig, opts.context, opts.namespace, opts.login, self.cluster)
 
     def liveness(self, handle: KubernetesHandle) -> Liveness:
         """One query for all pods; events only if pods are waiting."""
@@ -287,7 +288,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         self.undo(handle)
 
     def signal(self, handle: KubernetesHandle, signum: int) -> None:
-        """Run a program in each pod that signals the agent: Kubernetes has no other way."""
+        """Run a program in each pod that signals the agent."""
         _watch(handle).signal(signum)
 
 

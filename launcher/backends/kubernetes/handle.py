@@ -28,5 +28,11 @@ class KubernetesHandle(_Submitted, total=False):
     attempt: str
     """The annotation by which the objects of this attempt are known, if `requeue` has created them."""
 
+    login: str
+    """The login node that reaches the API server."""
+
+    cluster: str
+    """The cluster's name in the settings, for messages about the login node."""
+
     in_part: bool
     """Whether its submission was cut off: objects may be missing."""

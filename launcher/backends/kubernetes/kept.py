@@ -41,7 +41,7 @@ def handle_of(
     cluster: Cluster, opts: KubernetesOptions, run_dir: Path, name: str, *, nodes: tuple[int, int], python: str
 ) -> KubernetesHandle:
     """The handle of a run of the kind in `opts`; `nodes`: at least and at most."""
-    return {
+    made: KubernetesHandle = {
         "run_dir": str(run_dir),
         "run": run_dir.name,
         "name": name,
@@ -54,6 +54,10 @@ def handle_of(
         "min_nodes": nodes[0],
         "python": python,
     }
+    if cluster.tunnel:
+        login = cluster.tunnel.login
+        made.update({"login": login.address, "cluster": login.cluster})
+    return made
 
 
 def planned(plan: KubernetesPlan, opts: KubernetesOptions, cluster: Cluster) -> KubernetesHandle:

@@ -11,9 +11,14 @@ import ssl
 import sys
 from functools import cache
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 from launcher.system import listener
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
 
 _PACKAGES = ("kubernetes", "kubernetes.utils", "kubernetes.client")
 _LATER = ("oauthlib", "oauthlib.oauth2", "requests_oauthlib")
@@ -102,13 +107,22 @@ def _api_client(*args: Any, **more: Any) -> Any:
     return ApiClient(*args, **more)
 
 
-def keep_small(pools: Any) -> None:
-    """Keep what each connection of these pools holds small, as one is open for each followed log."""
+def place(url: str) -> tuple[str, int]:
+    """The host and the port of an API server."""
+    parts = urlsplit(url)
+    return parts.hostname or "localhost", parts.port or (80 if parts.scheme == "http" else 443)
+
+
+def keep_small(pools: Any, dial: Callable[[float], socket.socket] | None = None) -> None:
+    """Keep what each connection of these pools holds small, as one is open for each followed log.
+
+    `dial`: how they connect, if not to the server's own address.
+    """
     from http.client import HTTPResponse
 
     from urllib3 import Retry
-    from urllib3.connection import HTTPSConnection
-    from urllib3.connectionpool import HTTPSConnectionPool
+    from urllib3.connection import HTTPConnection, HTTPSConnection
+    from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
     class Response(HTTPResponse):
         def __init__(self, sock: Any, *args: Any, **more: Any) -> None:
@@ -116,9 +130,14 @@ def keep_small(pools: Any) -> None:
             self.fp.close()
             self.fp = sock.makefile("rb", _BUFFER_BYTES)
 
-    connection = type("Connection", (HTTPSConnection,), {"response_class": Response})
-    pool = type("Pool", (HTTPSConnectionPool,), {"ConnectionCls": connection})
-    pools.pool_classes_by_scheme = {**pools.pool_classes_by_scheme, "https": pool}
+    more = {"_new_conn": lambda each: dial(each.timeout)} if dial else {}
+    kinds = {"https": (HTTPSConnectionPool, HTTPSConnection), "http": (HTTPConnectionPool, HTTPConnection)}
+    pools.pool_classes_by_scheme = {
+        scheme: type(
+            "Pool", (pool,), {"ConnectionCls": type("Connection", (each,), {"response_class": Response, **more})}
+        )
+        for scheme, (pool, each) in kinds.items()
+    }
     pools.connection_pool_kw["retries"] = Retry(False)  # one for all requests: we repeat those that may be repeated
     _share_context(pools.connection_pool_kw)
     if not listener.listens():  # this process is a command: what follows holds for all that a process allocates

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from launcher.backends.kubernetes import words
 from launcher.errors import SpecError
+from launcher.login import address
 from launcher.settings.options import duration, not_below, one_of, option
 
 KINDS = ("job", "jobset", "trainjob", "pytorchjob", "pods")
@@ -43,6 +44,13 @@ class KubernetesOptions:
         executes=True,
         path="list",
         check=lambda text: words.printable(text, "kubeconfig"),
+    )
+    login: str = option(
+        "",
+        metavar="[USER@]HOST",
+        help="Login node that reaches the API server, as ssh takes it.",
+        executes=True,
+        check=address.check,
     )
     kind: str = option("job", metavar="|".join(KINDS), help="What to create.", check=one_of("kind", *KINDS))
     queue: str = option(

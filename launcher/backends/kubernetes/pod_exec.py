@@ -7,12 +7,15 @@ import json
 import select
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends.kubernetes.api import ApiError, UnreachableError
 from launcher.system import pipes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from launcher.backends.kubernetes.api import Cluster
 
 _ANSWER_S = 60.0
@@ -22,6 +25,7 @@ _ALIVE_S = 25.0
 
 _BLOCK_BYTES = 64 * 1024
 _SAID_BYTES = 4096
+_PROTOCOLS = "v5.channel.k8s.io,v4.channel.k8s.io"
 _STDOUT, _STDERR, _STATUS = 1, 2, 3
 _TEXT, _BINARY, _CLOSE = 1, 2, 8
 """Types of frames; a binary one starts with the number of its channel."""
@@ -29,28 +33,63 @@ _TEXT, _BINARY, _CLOSE = 1, 2, 8
 
 def execute(cluster: Cluster, pod: str, container: str, command: list[str]) -> None:
     """Run a program to completion. Raises `ApiError` or `UnreachableError`."""
-    _exec(cluster, pod, container=container, command=command, stdin=False, _request_timeout=_ANSWER_S)
+    websocket = _exec(cluster, pod, container, command, stdin=False)
+    limit = time.monotonic() + _ANSWER_S
+    try:
+        while (left := limit - time.monotonic()) > 0:
+            websocket.settimeout(left)
+            if websocket.recv_data_frame(True)[0] == _CLOSE:
+                return
+    except Exception as error:
+        raise UnreachableError(f"pod {pod}: {error}") from error
+    finally:
+        websocket.close(timeout=_ENDS_S)
 
 
 def bridge(cluster: Cluster, pod: str, container: str, command: list[str]) -> pipes.Bridge:
     """Start a program. Raises `ApiError` or `UnreachableError`."""
-    return PodBridge(_exec(cluster, pod, container=container, command=command, stdin=True, _preload_content=False).sock)
+    return PodBridge(_exec(cluster, pod, container, command, stdin=True))
 
 
-def _exec(cluster: Cluster, pod: str, **how: Any) -> Any:
+def _exec(cluster: Cluster, pod: str, container: str, command: list[str], *, stdin: bool) -> Any:
+    """A websocket to a program that has started in the pod."""
     from kubernetes.client import ApiClient, ApiException, CoreV1Api
     from kubernetes.stream import stream
 
-    core = CoreV1Api(ApiClient(cluster.configuration))
-    call = core.connect_get_namespaced_pod_exec
+    how = {"container": container, "command": command, "stdin": stdin, "stdout": True, "stderr": True, "tty": False}
     try:
-        return stream(call, pod, cluster.namespace, stdout=True, stderr=True, tty=False, **how)
+        if cluster.tunnel:
+            return _tunnelled(cluster, pod, how)
+        core = CoreV1Api(ApiClient(cluster.configuration))
+        call = core.connect_get_namespaced_pod_exec
+        return stream(call, pod, cluster.namespace, _preload_content=False, **how).sock
     except ApiException as error:
-        said = str(error.reason or "") + str(error.body or "")
-        if "403" in said or error.status == 403:
-            said = f'User "you" cannot create resource "pods/exec": {said}'
-            raise ApiError(403, said) from error
-        raise UnreachableError(f"pod {pod}: {said}") from error
+        raise _refused(pod, str(error.reason or "") + str(error.body or ""), error.status) from error
+
+
+def _tunnelled(cluster: Cluster, pod: str, how: Mapping[str, Any]) -> Any:
+    """The same, over the way through the login node: the library connects to the server's own address only."""
+    from websocket import WebSocket, WebSocketBadStatusException
+
+    query = {name: str(value).lower() if isinstance(value, bool) else value for name, value in how.items()}
+    url, headers, sock = cluster.dialled(f"/api/v1/namespaces/{cluster.namespace}/pods/{pod}/exec", query)
+    websocket: Any = WebSocket()
+    try:
+        websocket.connect(url, socket=sock, header=[*headers, f"sec-websocket-protocol: {_PROTOCOLS}"])
+    except WebSocketBadStatusException as error:
+        sock.close()
+        raise _refused(pod, str(error), error.status_code) from error
+    except Exception as error:
+        sock.close()
+        raise UnreachableError(f"pod {pod}: {error}") from error
+    sock.settimeout(None)
+    return websocket
+
+
+def _refused(pod: str, said: str, status: int | None) -> ApiError | UnreachableError:
+    if "403" in said or status == 403:
+        return ApiError(403, f'User "you" cannot create resource "pods/exec": {said}')
+    return UnreachableError(f"pod {pod}: {said}")
 
 
 class PodBridge(pipes.Bridge):

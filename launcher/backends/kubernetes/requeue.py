@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.agent.failures import Failure
-from launcher.backends.kubernetes import about, api, kept, live, pod_status, states, submission
+from launcher.backends.kubernetes import about, api, connecting, kept, live, pod_status, states, submission
 from launcher.backends.kubernetes.objects import KINDS
 from launcher.backends.kubernetes.pod import QUEUE_LABEL, RUN_LABEL, STARTS_AGAIN
 from launcher.backends.kubernetes.pod_logs import PodLogs
@@ -54,7 +54,7 @@ class _Former:
 
     def __init__(self, opts: KubernetesOptions, handle: KubernetesHandle) -> None:
         self._handle, self._run_dir = handle, Path(handle["run_dir"])
-        self._cluster = api.connect_again(handle)
+        self._cluster = connecting.again(handle)
         try:
             self._owner = self._found()
             self._items = self._listed()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from launcher.agent.failures import Failure
 from launcher.agent.terminal import attach
 from launcher.backends._outputs import RemoteOutputs
-from launcher.backends.kubernetes import admission, api, kept, pod_status, refused, states
+from launcher.backends.kubernetes import admission, api, connecting, kept, pod_status, refused, states
 from launcher.backends.kubernetes.following import DOING
 from launcher.backends.kubernetes.objects import KINDS
 from launcher.backends.kubernetes.pod import DIRECTORY, INPUT, RUN_LABEL, STARTS_AGAIN
@@ -75,7 +75,7 @@ class RunWatch:
     @cached_property
     def cluster(self) -> api.Cluster:
         """The cluster it was submitted to."""
-        return api.connect_again(self._handle)
+        return connecting.again(self._handle)
 
     # -- state --------------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from launcher.backends.slurm import words
 from launcher.errors import SpecError
+from launcher.login import address
 from launcher.settings.options import duration, not_below, one_of, option
 from launcher.spec import parse_size
 
@@ -14,11 +15,6 @@ from launcher.spec import parse_size
 def _array(text: str) -> None:
     if text:
         words.indices(text)
-
-
-def _login(text: str) -> None:
-    if text.startswith("-") or any(character.isspace() for character in text):
-        raise SpecError(f"login {text!r} is not a host", hint="write what ssh takes: me@juno.example.org")
 
 
 def _remote_dir(text: str) -> None:
@@ -95,7 +91,7 @@ class SlurmOptions:
         metavar="[USER@]HOST",
         help="Login node of the cluster, as ssh takes it; otherwise Slurm's commands are here.",
         executes=True,
-        check=_login,
+        check=address.check,
     )
     login_shell: str = option(
         "sh",

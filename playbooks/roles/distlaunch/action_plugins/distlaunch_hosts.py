@@ -24,6 +24,7 @@ from ansible.plugins.action import ActionBase
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "plugin_utils"))
 
 import distlaunch_choice
+import distlaunch_ssh
 from distlaunch_archive import Archive
 from distlaunch_asking import Asking
 from distlaunch_inventory import Target, target
@@ -56,7 +57,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         self._trusted = list(args.get("trust") or [])
         self._setup = text_of(args["setup"]) if args["do"] in ("look", "start") else ""
         hosts = list(args["hosts"])
-        of_all = {"rule": self._archive.rule, "trusted": self._trusted, "here": args.get("here")}
+        self._proxy = str(args.get("proxy") or "")
+        of_all = {"rule": self._archive.rule, "trusted": self._trusted, "here": args.get("here"), "proxy": self._proxy}
         hostvars = (task_vars or {})["hostvars"]
         self._targets = {host: target(host, hostvars, self._play_context, **of_all) for host in hosts}
         secrets = _secrets(args) if args["do"] == "start" else {}
@@ -99,7 +101,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         if there.ssh is None:
             how = f"ansible_connection: {there.connection}"
             return {"problem": f"it is not reached by ssh ({how}); distlaunch local runs here"}
-        self._asking.connect(host, there.ssh, there.python, program, self._setup)
+        argv = distlaunch_ssh.proxied(there.ssh, self._proxy) if there.proxied else there.ssh
+        self._asking.connect(host, argv, there.python, program, self._setup)
         began = time.time()
         answer = self._asking.ask(host, request)
         if answer.get("lacks"):
@@ -111,7 +114,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         # Later calls run without the setup, so they need the path of the Python that it has made available.
         used = answer["python"] if self._setup and not answer.get("problem") else there.python
         # Set here, whatever the host has answered.
-        return {**answer, "refused": False, "ssh": there.ssh, "python_used": used}
+        return {**answer, "refused": False, "ssh": there.ssh, "proxied": there.proxied, "python_used": used}
 
     def _choose(self, found: Mapping[str, Answer]) -> dict[str, Any] | None:
         """The choice of hosts, None if there are too few; also reports the hosts' problems."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Answer = dict[str, Any]
 
 _PROBLEM_CHARACTERS = 4000
-_OF_PROBLEMS = ("problem", "unreachable", "late", "refused", "lease", "setup", "ssh", "python_used")
+_OF_PROBLEMS = ("problem", "unreachable", "late", "refused", "lease", "setup", "ssh", "proxied", "python_used")
 
 
 class Asking:

@@ -22,6 +22,9 @@ class Target(NamedTuple):
     ssh: list[str] | None
     """The command that reaches it; None if it is not reached by ssh, or is refused."""
 
+    proxied: bool
+    """Whether it is reached through the login node."""
+
     refused: str
     """Why it is refused; empty if it is not."""
 
@@ -34,25 +37,36 @@ class Target(NamedTuple):
 
 
 def target(
-    host: str, hostvars: Mapping[str, Any], context: Any, *, rule: Any, trusted: Sequence[str], here: str | None
+    host: str,
+    hostvars: Mapping[str, Any],
+    context: Any,
+    *,
+    rule: Any,
+    trusted: Sequence[str],
+    here: str | None,
+    proxy: str,
 ) -> Target:
-    """The host by its variables and the play's `context`. Relative paths: in `here`, then next to the inventory."""
+    """The host by its variables and the play's `context`. Relative paths: in `here`, then next to the inventory.
+
+    `proxy`: the ProxyCommand for hosts that have none.
+    """
     try:
         known = hostvars[host]
     except (KeyError, AnsibleError):
         raise AnsibleActionFail(f"{host} is not in the inventory") from None
     transport = str(known.get("ansible_connection") or "ssh")
-    argv, refused = None, ""
+    argv, proxied, refused = None, False, ""
     if transport in ("ssh", "smart", "ansible.builtin.ssh"):
         connection = _connection(host, known, context)
         places = [here or os.getcwd(), str(known.get("inventory_dir") or os.getcwd())]
         try:
             _check_user(known, connection, context)
-            argv = distlaunch_ssh.ssh_argv(connection, rule, trusted, list(dict.fromkeys(places)))
+            argv, proxied = distlaunch_ssh.ssh_argv(connection, rule, trusted, list(dict.fromkeys(places)), proxy)
         except distlaunch_ssh.RefusedError as error:
             refused = str(error)
     return Target(
         ssh=argv,
+        proxied=proxied,
         refused=refused,
         connection=transport,
         python=str(known.get("distlaunch_python") or known.get("ansible_python_interpreter") or "python3"),

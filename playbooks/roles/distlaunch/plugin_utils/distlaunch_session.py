@@ -34,8 +34,16 @@ _SENT_EVERY_S = 0.5
 _ANSWER_BYTES = 16 << 20
 _LAST_BYTES = 1 << 16
 _LATE: Answer = {"problem": "no answer within the time limit", "late": True}
-_BUSY = ("kex_exchange_identification", "Connection reset by peer", "Connection closed by remote host")
-"""What ssh prints if a server refuses connections because too many start at once (MaxStartups)."""
+_BUSY = (
+    "kex_exchange_identification", "Connection reset by peer", "Connection closed by ", "banner exchange",
+)  # fmt: skip
+"""What ssh prints if a server refuses connections because too many start at once (MaxStartups), or is too slow."""
+
+_UNSHARED = ("-o", "ControlMaster=no", "-o", "ControlPersist=no")
+"""Without these, ssh hides what its ProxyCommand prints."""
+
+_NO_WAY = ("not logged in to", "Stdio forwarding request failed")
+"""What it prints besides if a login node does not let it through."""
 
 # A failed line ends the shell by itself, unless the lines cannot be parsed.
 _CHECKED = 'code=$?; [ $code = 0 ] || { echo "distlaunch: setup failed with code $code: see above" >&2; exit $code; }; '
@@ -55,6 +63,7 @@ class Session:
         """Called from time to time while a large payload is sent, with the bytes sent and the total."""
 
         self.broken: Answer | None = None
+        self._tried = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         self._data = b""
@@ -95,7 +104,10 @@ class Session:
             lines = base64.b64encode(self.setup.encode()).decode()
             before = f'exec 3<&0 </dev/null; eval "$(printf %s {lines} | base64 -d)"; {_CHECKED}exec <&3 3<&-; '
             command = f"/bin/bash -c {shlex.quote(before + start)}"
-        options = ("-T", "-o", "BatchMode=yes", "-o", "ForwardAgent=no")
+        options = ["-T", "-o", "BatchMode=yes", "-o", "ForwardAgent=no"]
+        if self._tried and self.argv[-2].startswith("ProxyCommand="):
+            options += _UNSHARED
+        self._tried += 1
         self._said.seek(0)  # ssh shares the offset: it must not start where the last one stopped
         self._said.truncate()
         try:
@@ -188,7 +200,7 @@ class Session:
         self._said.seek(max(0, os.fstat(self._said.fileno()).st_size - _LAST_BYTES))
         said = self._said.read().decode(errors="replace").strip()
         if code == 255:
-            busy = any(words in said for words in _BUSY)
+            busy = any(words in said for words in _BUSY) and not any(words in said for words in _NO_WAY)
             return {"problem": said or "ssh ended with code 255", "unreachable": True, "busy": busy}
         failed = re.search(_SETUP_FAILED, said, re.MULTILINE)
         if failed:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+_SETTINGS_S = 10.0
 
-def ssh_argv(connection: Any, rule: Any, trusted: Sequence[str], places: Sequence[str]) -> list[str]:
+
+def ssh_argv(
+    connection: Any, rule: Any, trusted: Sequence[str], places: Sequence[str], proxy: str
+) -> tuple[list[str], bool]:
     """How Ansible reaches the host that its ssh connection plugin is set to, as an argument list that ends in the host.
 
-    Files that it names are looked up in `places`, as ssh is started elsewhere, also to follow the run. Raises
-    `RefusedError`.
+    Files that it names are looked up in `places`, as ssh is started elsewhere, also to follow the run. Also returns
+    whether it is reached by `proxy`, a ProxyCommand for hosts that have none. Raises `RefusedError`.
     """
     argv = [connection.get_option("ssh_executable") or "ssh"]
     for option in ("ssh_args", "ssh_common_args", "ssh_extra_args"):
@@ -36,8 +41,32 @@ def ssh_argv(connection: Any, rule: Any, trusted: Sequence[str], places: Sequenc
         found = rule.problem(os.path.expanduser(path), trusted)
         if found:
             raise RefusedError(f"what SSH executes here: {found.message}; {found.hint}")
+    if not (proxy and not _has_proxy(words)):
+        proxy = ""
     directory = os.path.expanduser(str(connection.get_option("control_path_dir")))
-    return _shared(words, directory, lambda path: rule.problem(path, trusted, searched=True), rule.make)
+    words = _shared(words, directory, lambda path: rule.problem(path, trusted, searched=True), rule.make, proxy)
+    return words, bool(proxy)
+
+
+def proxied(words: Sequence[str], proxy: str) -> list[str]:
+    """The words with that ProxyCommand; one that stands before it wins, also `none`."""
+    return [*words[:-1], "-o", f"ProxyCommand={proxy}", words[-1]]
+
+
+def _has_proxy(words: Sequence[str]) -> bool:
+    """Whether ssh's settings for the host name a proxy."""
+    try:
+        done = subprocess.run(
+            [words[0], "-G", *words[1:]],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SETTINGS_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False  # its use reports it
+    lines = done.stdout.decode(errors="replace").splitlines()
+    return any(line.partition(" ")[0] in ("proxycommand", "proxyjump") for line in lines)
 
 
 class RefusedError(Exception):
@@ -74,13 +103,17 @@ def _programs(words: list[str]) -> list[str]:
     return [word for word in words[:1] if "/" in word] + [path for path in settings if path != "none"]
 
 
-def _shared(words: list[str], directory: str, problem: Callable[[str], Any], make: Callable[[str], Any]) -> list[str]:
+def _shared(
+    words: list[str], directory: str, problem: Callable[[str], Any], make: Callable[[str], Any], proxy: str
+) -> list[str]:
     """The words, with a socket in that directory if connections are shared. ssh does not check who owns the socket."""
     if any("ControlPersist" in word for word in words) and not any("controlpath" in word.lower() for word in words):
         import hashlib
 
         make(directory)
-        path = os.path.join(directory, hashlib.sha256("\0".join(words).encode()).hexdigest()[:10])
+        path = os.path.join(
+            directory, hashlib.sha256("\0".join([*words, *filter(None, [proxy])]).encode()).hexdigest()[:10]
+        )
         words[-1:-1] = ["-o", f"ControlPath={path}"]
     for place in _control_directories(words):
         found = problem(place)

@@ -1,0 +1,84 @@
+"""The connection to the API server, from a kubeconfig or a pod's account, also through a login node.
+
+Only this module, `api`, `library`, `kubeconfig` and `pod_exec` know the client library. It does the hard parts:
+kubeconfig files with contexts, certificates and login plugins.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from launcher.backends.kubernetes import kubeconfig, library, login
+from launcher.backends.kubernetes.api import Cluster
+from launcher.errors import BackendUnavailableError
+from launcher.login import forward
+from launcher.login.connection import Login
+from launcher.system import install
+
+if TYPE_CHECKING:
+    from launcher.backends.kubernetes.handle import KubernetesHandle
+
+_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+_CONNECTIONS = 256
+
+
+def connect(setting: str, context: str, namespace: str, address: str = "", name: str = "") -> Cluster:
+    """The cluster of the kubeconfig's context; without a kubeconfig, the one whose pod this process runs in.
+
+    `address`: of the login node that reaches its API server; `name`: what messages call it.
+    """
+    return _connect(kubeconfig.find(setting), context, namespace, Login.of(address, name))
+
+
+def again(handle: KubernetesHandle) -> Cluster:
+    """The cluster that a run was sent to, even if the environment or the kubeconfig's current context has changed."""
+    paths = kubeconfig.find(handle["kubeconfig"]) if handle["kubeconfig"] else []
+    through = Login.of(handle.get("login", ""), handle.get("cluster", ""))
+    lost = "the run was started in a pod of its cluster"
+    return _connect(paths, handle["context"], handle["namespace"], through, lost)
+
+
+def _connect(paths: list[str], context: str, namespace: str, through: Login | None, lost: str = "") -> Cluster:
+    if through:
+        through.words()
+    try:
+        kubernetes = library.load()
+    except ImportError as error:
+        raise BackendUnavailableError("the kubernetes client is not installed", hint=install.command("k8s")) from error
+
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+    configuration = kubernetes.configuration()
+    if paths:
+        found, context = kubeconfig.load(kubernetes.kube_config, paths, context, configuration)
+    elif os.path.exists(f"{_ACCOUNT}/token"):
+        try:
+            kubernetes.in_cluster(client_configuration=configuration)
+        except Exception as error:
+            why = f"the account of this pod cannot be used: {login.plain(error)}"
+            raise BackendUnavailableError(why, hint="give a kubeconfig: --kubeconfig FILE") from error
+        found = _read(f"{_ACCOUNT}/namespace")
+    elif lost:
+        raise BackendUnavailableError(f"{lost}, and this is not a pod", hint="run this command in such a pod")
+    else:
+        raise BackendUnavailableError(
+            "there is no kubeconfig: neither --kubeconfig, nor KUBECONFIG, nor ~/.kube/config, and this is not a pod",
+            hint="get one from your cluster's administrators, or with its provider's command line",
+        )
+    configuration.connection_pool_maxsize = _CONNECTIONS
+    tunnel = None
+    if through:
+        configuration.proxy = None  # the login node needs none
+        tunnel = forward.to(through, *library.place(configuration.host))
+    pool = kubernetes.rest(configuration).pool_manager
+    library.keep_small(pool, tunnel.dial if tunnel else None)
+    return Cluster(context, namespace or found or "default", configuration, pool, tunnel)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
