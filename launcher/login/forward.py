@@ -18,7 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from launcher.errors import BackendUnavailableError, LaunchError
-from launcher.system import storage
+from launcher.system import proc, storage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _PAUSE_S = 10.0
 """After a failure, the login node is left alone for this long: it may count failed logins."""
 
+_REFUSED_S = 5.0
 _LEAVES_S = 2.0
 """How long the end of a process waits for a thread that connects."""
 
@@ -67,6 +68,14 @@ class Forward:
             if (found := self._dialled(timeout_s)) is not None:
                 return found
         raise BackendUnavailableError(f"{self.login.name} forwards nothing: its connection has just broken")
+
+    def is_refused(self) -> bool:
+        """Whether the login node does not let connections through to the address; ssh does not tell why."""
+        try:
+            *words, address = self.login.words()
+            return proc.run((*words, "-W", self.there, address), timeout_s=_REFUSED_S).returncode != 0
+        except LaunchError:
+            return False
 
     def close(self) -> None:
         """Have ssh listen no more. A process that was forked from this one leaves the socket as it is."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from launcher import output
-from launcher.errors import RequestError
+from launcher.errors import BackendUnavailableError, RequestError
 from launcher.results import run as results
 from launcher.runs import directories, records, status
 from launcher.runs.reader import StreamReader
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.backends._base import AnyBackend
+    from launcher.runs.handle import Handle
+    from launcher.runs.liveness import NodeState
     from launcher.runs.records import Run
 
 _BLOCK_BYTES = 1 << 20
@@ -80,6 +82,26 @@ def _latest_blocks(directory: Path, node: Source) -> Iterator[bytes]:
             yield from _file_blocks(directory / f"{name}.{number}")
 
 
+class _Nodes:
+    """The nodes of a run that is followed, as its cluster sees them."""
+
+    def __init__(self, backend: AnyBackend, handle: Handle) -> None:
+        self._backend, self._handle = backend, handle
+        self._trouble = ""
+
+    def states(self) -> tuple[NodeState, ...]:
+        """Their states; none while the cluster is not reached, which is said once."""
+        try:
+            states = self._backend.liveness(self._handle).nodes
+        except BackendUnavailableError as error:
+            if self._trouble != error.message:
+                output.warn(error.message)
+            self._trouble = error.message
+            return ()
+        self._trouble = ""
+        return states
+
+
 def _live_blocks(run: Run, backend: AnyBackend, *, follow: bool) -> Iterator[tuple[Source | None, bytes]]:
     """Blocks from the backend's stream: until the run ends if `follow`, else what arrives in a few seconds."""
     handle = run.known
@@ -88,6 +110,7 @@ def _live_blocks(run: Run, backend: AnyBackend, *, follow: bool) -> Iterator[tup
     readers = [StreamReader(frozenset(), node) for node in range(len(run.hosts))]
     unknown = tuple[str, ...]("unknown" for _ in run.hosts)
     polled, alive, answer = 0.0, unknown, unknown
+    nodes = _Nodes(backend, handle)
     limit = time.monotonic() + _FEW_S
     try:
         while not report.outcome(alive).final:
@@ -105,6 +128,6 @@ def _live_blocks(run: Run, backend: AnyBackend, *, follow: bool) -> Iterator[tup
                 answer = unknown
             elif time.monotonic() - polled > _POLL_S:
                 # Use the previous answer, as nothing has arrived since: a node may write right before it ends.
-                alive, answer, polled = answer, backend.liveness(handle).nodes, time.monotonic()
+                alive, answer, polled = answer, nodes.states() or answer, time.monotonic()
     finally:
         stream.close()

@@ -233,11 +233,13 @@ def explained(error: Exception, cluster: Cluster, doing: str) -> LaunchError:
 
 
 def _unreached(error: UnreachableError, cluster: Cluster, where: str) -> LaunchError:
-    hint = f"it is the one of {where}"
-    if cluster.tunnel:
-        name = cluster.tunnel.login.name
-        hint += f", asked through {name}: is it up, and does the sshd of {name} forward to it (AllowTcpForwarding)?"
-    return BackendUnavailableError(f"the API server cannot be reached: {error}", hint=hint)
+    if cluster.tunnel and cluster.tunnel.is_refused():
+        return BackendUnavailableError(
+            f"{cluster.tunnel.login.name} does not let a connection through to {cluster.tunnel.there}, the API server",
+            hint="it does not answer there, its name is not known there, or the login node's sshd forwards nothing "
+            "(AllowTcpForwarding, PermitOpen)",
+        )
+    return BackendUnavailableError(f"the API server cannot be reached: {error}", hint=f"it is the one of {where}")
 
 
 def blocks(response: Any, *, cut: bool = False) -> Iterator[list[bytes]]:
