@@ -54,12 +54,10 @@ class Lab:
 
     def settings(self, **values: str) -> None:
         """Write the settings of `lab`, with these changes."""
-        known = {
-            "backend": "ansible", "login": "gate", "inventory": str(self.rack.ssh.inventory),
-            "remote_dir": str(self.rack.remote), "python": sys.executable, **values,
-        }  # fmt: skip
+        known = {"login": "gate", "remote_dir": str(self.rack.remote), "python": sys.executable, **values}
         lines = "".join(f'{key} = "{value}"\n' for key, value in known.items())
-        self.rack.cli.write("system.toml", f"[clusters.lab]\n{lines}")
+        where = f'backend = "ansible"\ninventory = ["{self.rack.ssh.inventory}"]\n'
+        self.rack.cli.write("system.toml", f"[clusters.lab]\n{where}{lines}")
 
     def status(self, run: str = "last") -> dict[str, Any]:
         """What `distlaunch status` reports."""
