@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from testbed.bastion import Bastion
+from tests.k8s.following import Follower
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +42,11 @@ class Far:
     def __call__(self, *args: str, env: dict[str, str | None] | None = None) -> Result:
         """Run distlaunch to its end."""
         return self.user(*args, env=self.env(env))
+
+    def follow(self, *args: str) -> Follower:
+        """Start a command, and look at it while it runs."""
+        self.user.followers.append(Follower(self.user.cli.start(*args, env=self.user.env(self.env()))))
+        return self.user.followers[-1]
 
     def run(self, *args: str) -> Result:
         """Run a script on the cluster, followed."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.k8s.following import Follower
 from tests.terminal.screen import Screen
 
 if TYPE_CHECKING:
@@ -74,12 +73,10 @@ def test_another_home_adopts_a_run_and_opens_a_shell_in_its_pod(far: Far, tmp_pa
 
 def test_without_a_connection_each_command_says_so_and_followers_continue_later(far: Far) -> None:
     far.user.write("lines.py", LINES)
-    launched = Follower(far.user.cli.start("run", "--on", "far", "lines.py", "120", env=far.user.env(far.env())))
-    far.user.followers.append(launched)
+    launched = far.follow("run", "--on", "far", "lines.py", "120")
     run = launched.run
     launched.until("line 2\n")
-    follower = Follower(far.user.cli.start("logs", "-f", run, env=far.user.env(far.env())))
-    far.user.followers.append(follower)
+    follower = far.follow("logs", "-f", run)
     follower.until("line 2\n")
     far.bastion.refuse_keys()
     far.bastion.cut()
@@ -104,13 +101,8 @@ def test_without_a_connection_each_command_says_so_and_followers_continue_later(
 
 def test_a_command_closes_its_own_way_and_that_of_a_killed_one_but_none_that_is_used(far: Far) -> None:
     far.user.write("lines.py", LINES)
-    killed, used = (
-        Follower(
-            far.user.cli.start("run", "--on", "far", "--name", name, "lines.py", "60", env=far.user.env(far.env()))
-        )
-        for name in ("killed", "used")
-    )
-    far.user.followers += [killed, used]
+    killed = far.follow("run", "--on", "far", "--name", "killed", "lines.py", "60")
+    used = far.follow("run", "--on", "far", "--name", "used", "lines.py", "60")
     for each in (killed, used):
         each.until("line 2\n")
     both = far.sockets
