@@ -100,6 +100,10 @@ class Bastion:
         self.down()
         self.up()
 
+    def configure(self, **values: str) -> None:
+        """As `change`; an empty value removes a setting."""
+        self.change(*(key for key, value in values.items() if not value), **{k: v for k, v in values.items() if v})
+
     def _settings(self) -> list[str]:
         return (self.directory / "sshd_config").read_text().splitlines()
 

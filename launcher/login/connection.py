@@ -78,7 +78,7 @@ class Login:
         return ["ssh", "-T", *_BATCH, *self._checks_keys(), *(() if ours is None else ("-S", str(ours))), self.address]
 
     def proxy_command(self) -> str:
-        """A `ProxyCommand` of ssh by which it reaches hosts over the connection. It opens none, and says so."""
+        """A `ProxyCommand` of ssh by which it reaches hosts over the connection. It opens none, and reports that."""
         ours = self._ours()
         # Each of the two programs expands per cent signs once.
         none = f"echo {shlex.join(self._not_logged_in().split())} >&2".replace("%", "%%")
@@ -92,7 +92,7 @@ class Login:
         return self._control(self._ours(), word, "-L", f"{where}:{there}")
 
     def socket(self, ending: str) -> Path:
-        """A path for a socket of ours beside that of the connection."""
+        """A path for another socket, beside that of the connection."""
         path = _socket(self.address)
         return path.with_name(f"{path.name}.{ending}")
 

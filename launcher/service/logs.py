@@ -90,7 +90,7 @@ class _Nodes:
         self._trouble = ""
 
     def states(self) -> tuple[NodeState, ...]:
-        """Their states; none while the cluster is not reached, which is said once."""
+        """Their states; none while the cluster is not reached, which is printed once."""
         try:
             states = self._backend.liveness(self._handle).nodes
         except BackendUnavailableError as error:

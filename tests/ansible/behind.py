@@ -15,12 +15,12 @@ import pytest
 from testbed import wait_until
 from testbed.bastion import Bastion
 from testbed.fixtures import make
+from tests.ansible import conftest as racks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from testbed.testbed import Testbed
-    from tests.ansible.conftest import Rack
     from tests.command import Cli, Result
 
 LIMIT_S = 120
@@ -30,7 +30,7 @@ LIMIT_S = 120
 class Lab:
     """The hosts, the bastion, and a home whose settings name the cluster."""
 
-    rack: Rack
+    rack: racks.Rack
     bastion: Bastion
     home: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="dl-")))
     """Short, as sockets have short names."""
@@ -89,9 +89,7 @@ def bastion(island: Testbed) -> Iterator[Bastion]:
 @pytest.fixture
 def lab(island: Testbed, bastion: Bastion, distlaunch: Cli) -> Iterator[Lab]:
     """Leaves no run, and no connection."""
-    from tests.ansible import conftest  # which imports this module
-
-    made = Lab(conftest.make(distlaunch, island.ssh), bastion)
+    made = Lab(racks.make(distlaunch, island.ssh), bastion)
     made.settings()
     try:
         yield made

@@ -206,7 +206,7 @@ def test_options_that_several_backends_have_can_be_defaults_of_all(tmp_path: Pat
         typed.resolve(by_backend["k8s"])
     counts = Counter(item.name for cls in by_backend.values() for item in fields(cls))
     several = {name for name, count in counts.items() if count > 1}
-    of_one_cluster = {"exclude", "setup", "container_image", "container_runtime", "container_mounts"}
+    of_one_cluster = {"login", "exclude", "setup", "container_image", "container_runtime", "container_mounts"}
     of_its_files = {"remote_dir", "in_place", "snapshot_limit"}
     alone = several - {item.name for item in fields(SharedOptions)}
     assert alone == of_one_cluster | of_its_files, "its hosts, modules, images and disks"

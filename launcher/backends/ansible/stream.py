@@ -19,7 +19,7 @@ from launcher.backends._files import FileStream, allow_files
 from launcher.backends._patience import Patience
 from launcher.backends.ansible import ssh
 from launcher.backends.ansible.frames import FrameError, Frames
-from launcher.backends.ansible.gate import Gate, Gates
+from launcher.backends.ansible.gate import Gates
 from launcher.errors import CommandError
 from launcher.login.hints import last_line
 from launcher.system import pipes, proc
@@ -59,8 +59,7 @@ class _Odd:
 class Tail:
     """One node's stream: a connection, or the wait for the next one."""
 
-    def __init__(self, node: Node, run_dir: Path, gate: Gate | None = None, *, once: bool = False) -> None:
-        """`gate`: of the login node, if the host is behind one."""
+    def __init__(self, node: Node, run_dir: Path, *, once: bool = False) -> None:
         self.node = node
         self.state: NodeState = "unknown"
         self.problem = ""
@@ -69,7 +68,6 @@ class Tail:
 
         self.ending: dict[str, str] = {}
         self.finished = False
-        self._gate = gate or Gate(None)
         self._copy = Copy(run_dir / "nodes" / str(node["rank"]))
         self._once = once
         self._pipe: pipes.Pipe | None = None
@@ -82,14 +80,19 @@ class Tail:
         """The file with what was fetched."""
         return self._copy.path
 
+    def is_due(self) -> bool:
+        """Whether it is time to connect."""
+        return not self.finished and self._pipe is None and self._patience.may_try()
+
+    def wait(self, problem: str) -> None:
+        """Note why the host is not asked now, if that is known. It is not lost meanwhile."""
+        self.problem = problem or self.problem
+        if problem:
+            self.lost_at = time.monotonic()
+
     def open(self) -> int | None:
         """Connect if it is time to; returns the descriptor to read from."""
-        if self.finished or self._pipe is not None or not self._patience.may_try():
-            return None
-        if not self._gate.is_open():
-            self.problem = self._gate.problem
-            if self.problem:  # the host has not been asked: it is not lost
-                self.lost_at = time.monotonic()
+        if not self.is_due():
             return None
         offset = self._copy.begin()
         here, there = self.node.get("stream_from", (0, 0))  # if the host took the node over from another
@@ -177,13 +180,16 @@ class Pump:
 
     def __init__(self, tails: Sequence[Tail]) -> None:
         self.tails = tails
+        self._gates = Gates()
         self._selector = selectors.DefaultSelector()
 
     def turn(self, timeout_s: float) -> None:
         """Connect where it is time to, then wait for data and process it."""
-        for tail in self.tails:
-            fd = tail.open()
-            if fd is not None:
+        for tail in filter(Tail.is_due, self.tails):
+            gate = self._gates.of(tail.node)
+            if not gate.is_open():
+                tail.wait(gate.problem)
+            elif (fd := tail.open()) is not None:
                 self._selector.register(fd, selectors.EVENT_READ, tail)
         if not self._selector.get_map():
             time.sleep(timeout_s)
@@ -212,8 +218,7 @@ class HostStreams:
 
     def __init__(self, handle: AnsibleHandle, offsets: Mapping[int, int]) -> None:
         run_dir = Path(handle["run_dir"])
-        gates = Gates()
-        self.tails = [Tail(node, run_dir, gates.of(node)) for node in handle["nodes"]]
+        self.tails = [Tail(node, run_dir) for node in handle["nodes"]]
         allow_files(_FILES_PER_NODE * len(self.tails))
         self._pump = Pump(self.tails)
         self._files = FileStream(run_dir, len(handle["hosts"]), offsets)
@@ -235,8 +240,7 @@ class HostStreams:
 
 def fetch(handle: AnsibleHandle, limit_s: float) -> list[Tail]:
     """Fetch what is new of all streams once; nodes that do not answer in time stay `unknown`."""
-    gates, run_dir = Gates(), Path(handle["run_dir"])
-    pump = Pump([Tail(node, run_dir, gates.of(node), once=True) for node in handle["nodes"]])
+    pump = Pump([Tail(node, Path(handle["run_dir"]), once=True) for node in handle["nodes"]])
     limit = time.monotonic() + limit_s
     while not all(tail.finished or tail.lost_at is not None for tail in pump.tails) and time.monotonic() < limit:
         pump.turn(0.1)
