@@ -15,7 +15,7 @@ from tests.tutorial import PAGES, form
 WAYS = {
     "here": r"(scripts/)?distlaunch local ",
     "on a cluster": r"distlaunch (slurm|ansible|k8s) ",
-    "through a login node": r"distlaunch (login juno|run --on juno )",
+    "through a login node": r"distlaunch (login (juno|hall)|run --on (juno|hall) )",
     "doctor": r"distlaunch doctor --on lab ",
     "after a run": r"distlaunch status last; ",
     "without the launcher": r"(torchrun|python train/)",

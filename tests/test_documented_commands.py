@@ -72,23 +72,29 @@ def test_commands_for_clusters_are_planned(distlaunch: Cli, line: Line) -> None:
 @every("through a login node")
 def test_commands_for_a_login_node_find_it_by_the_documented_settings(distlaunch: Cli, line: Line) -> None:
     """Another program stands for ssh, as no such host exists."""
+    words = shlex.split(line.text)[1:]
+    name = words[1] if words[0] == "login" else words[2]
     settings = re.findall(
-        r"^```toml\n(\[clusters\.juno\]\n.*?)^```", (ROOT / line.file).read_text(), re.MULTILINE | re.DOTALL
+        rf"^```toml\n(\[clusters\.{name}\]\n.*?)^```", (ROOT / line.file).read_text(), re.MULTILINE | re.DOTALL
     )
     distlaunch.write("system.toml", settings[0])
+    distlaunch.write("hall.ini", "n1\nn2\n")
+    (address,) = re.findall('^login = "(.*?)"', settings[0], re.MULTILINE)
     ssh = distlaunch.write("bin/ssh", '#!/bin/sh\necho "$*" >>asked\n[ "$1" != -O ]\n')
     ssh.chmod(0o755)
-    words = shlex.split(line.text)[1:]
 
     done = distlaunch(*words[:1], *(["--dry-run"] if words[0] == "run" else []), *words[1:], env={"PATH": path(ssh)})
 
     assert done.exit_code == 0, done.stderr
     if words[0] == "login":
-        assert done.stdout == "logged in to juno\n"
-        assert "me@juno.example.org" in (distlaunch.directory / "asked").read_text().splitlines()[-1]
-    else:
+        assert done.stdout == f"logged in to {name}\n"
+        assert address in (distlaunch.directory / "asked").read_text().splitlines()[-1]
+    elif name == "juno":
         assert "#SBATCH --chdir=/scratch/me/distlaunch\n" in done.stdout
         assert not (distlaunch.directory / "asked").exists(), "a dry run asks no one"
+    else:
+        assert f"{address} -W '[%h]:%p'\"" in done.stdout
+        assert (distlaunch.directory / "asked").read_text() == f"-G {address}\n", "only ssh's settings are read"
 
 
 def path(program: Path) -> str:
