@@ -15,10 +15,9 @@ import pytest
 from testbed import wait_until
 from testbed.bastion import Bastion
 from testbed.fixtures import make
-from tests.ansible import conftest as racks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from testbed.testbed import Testbed
     from tests.command import Cli, Result
@@ -30,7 +29,9 @@ LIMIT_S = 120
 class Lab:
     """The hosts, the bastion, and a home whose settings name the cluster."""
 
-    rack: racks.Rack
+    rack: Any
+    """A `Rack`, whose module imports this one."""
+
     bastion: Bastion
     home: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="dl-")))
     """Short, as sockets have short names."""
@@ -42,7 +43,8 @@ class Lab:
 
     def __call__(self, *args: str, env: dict[str, str | None] | None = None) -> Result:
         """Run distlaunch to its end."""
-        return self.rack.shell(*args, env=self.env(env))
+        done: Result = self.rack.shell(*args, env=self.env(env))
+        return done
 
     def run(self, *args: str) -> Result:
         """Run a script on the cluster, followed."""
@@ -87,9 +89,9 @@ def bastion(island: Testbed) -> Iterator[Bastion]:
 
 
 @pytest.fixture
-def lab(island: Testbed, bastion: Bastion, distlaunch: Cli) -> Iterator[Lab]:
+def lab(island: Testbed, bastion: Bastion, distlaunch: Cli, racks: Callable[..., Any]) -> Iterator[Lab]:
     """Leaves no run, and no connection."""
-    made = Lab(racks.make(distlaunch, island.ssh), bastion)
+    made = Lab(racks(distlaunch, island.ssh), bastion)
     made.settings()
     try:
         yield made

@@ -15,10 +15,11 @@ import pytest
 from launcher.system import proc
 from testbed import WaitError, processes
 from testbed.running import Running
+from tests.ansible.behind import bastion, island, lab  # noqa: F401 - fixtures
 from tests.command import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterator, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterator, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -236,6 +237,12 @@ def make(cli: Cli, ssh: SshHosts) -> Rack:
     rack.directory.mkdir()
     rack.remote.mkdir()
     return rack
+
+
+@pytest.fixture
+def racks() -> Callable[[Cli, SshHosts], Rack]:
+    """Makes a rack."""
+    return make
 
 
 FAILED = pytest.StashKey[bool]()

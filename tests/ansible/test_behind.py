@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from tests.ansible.behind import Lab
 
-pytest_plugins = ("tests.ansible.behind",)
 pytestmark = pytest.mark.ssh
 
 NOT_LOGGED_IN = "error[not_logged_in]: not logged in to lab: distlaunch login lab"

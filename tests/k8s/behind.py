@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from testbed import Kube
     from tests.command import Result
-    from tests.k8s.conftest import User
 
 SERVER = "api.inside"
 
@@ -29,7 +28,9 @@ SERVER = "api.inside"
 class Far:
     """A user of the cluster, the bastion, and a home whose settings name the cluster."""
 
-    user: User
+    user: Any
+    """A `User`, whose module imports this one."""
+
     bastion: Bastion
     home: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="dl-")))
     """Short, as sockets have short names."""
@@ -41,12 +42,14 @@ class Far:
 
     def __call__(self, *args: str, env: dict[str, str | None] | None = None) -> Result:
         """Run distlaunch to its end."""
-        return self.user(*args, env=self.env(env))
+        done: Result = self.user(*args, env=self.env(env))
+        return done
 
     def follow(self, *args: str) -> Follower:
         """Start a command, and look at it while it runs."""
-        self.user.followers.append(Follower(self.user.cli.start(*args, env=self.user.env(self.env()))))
-        return self.user.followers[-1]
+        started = Follower(self.user.cli.start(*args, env=self.user.env(self.env())))
+        self.user.followers.append(started)
+        return started
 
     def run(self, *args: str) -> Result:
         """Run a script on the cluster, followed."""
@@ -59,7 +62,8 @@ class Far:
         address = cluster["server"].removeprefix("https://").partition(":")[0]
         known = {"server": f"https://{SERVER}:6443", "tls-server-name": address, **changes}
         found["clusters"][0]["cluster"] = {k: v for k, v in {**cluster, **known}.items() if v is not None}
-        return self.user.write(f"{len(list(self.home.iterdir()))}-{len(changes)}.kubeconfig", yaml.dump(found))
+        name = f"{len(list(self.home.iterdir()))}-{len(changes)}.kubeconfig"
+        return Path(self.user.write(name, yaml.dump(found)))
 
     def settings(self, kubeconfig: Path) -> None:
         """Write the settings of `far`."""
@@ -94,7 +98,7 @@ def bastion(kube_nodes: Kube) -> Iterator[Bastion]:
 
 
 @pytest.fixture
-def far(own_kube: Kube, pods: User, bastion: Bastion) -> Iterator[Far]:
+def far(own_kube: Kube, pods: Any, bastion: Bastion) -> Iterator[Far]:
     """Leaves no connection."""
     assert own_kube
     made = Far(pods, bastion)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from tests.k8s.behind import Far
 
-pytest_plugins = ("tests.k8s.behind",)
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(300)]
 
 NOT_LOGGED_IN = "error[not_logged_in]: not logged in to far: distlaunch login far"

@@ -119,7 +119,7 @@ class Found:
         """The nodes in the form of a plan."""
         return [{"node_rank": node["node"], "host": node["host"], "workers": node["workers"]} for node in self._nodes]
 
-    def handle(self, run_dir: Path, login: Login | None) -> AnsibleHandle:
+    def handle(self, run_dir: Path, login: Login | None = None) -> AnsibleHandle:
         """The handle that the launcher which started the run would have."""
         found: list[Node] = []
         for node in self._nodes:

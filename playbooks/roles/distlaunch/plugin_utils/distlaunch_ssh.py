@@ -104,7 +104,7 @@ def _programs(words: list[str]) -> list[str]:
 
 
 def _shared(
-    words: list[str], directory: str, problem: Callable[[str], Any], make: Callable[[str], Any], proxy: str
+    words: list[str], directory: str, problem: Callable[[str], Any], make: Callable[[str], Any], proxy: str = ""
 ) -> list[str]:
     """The words, with a socket in that directory if connections are shared. ssh does not check who owns the socket."""
     if any("ControlPersist" in word for word in words) and not any("controlpath" in word.lower() for word in words):
