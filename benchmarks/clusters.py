@@ -173,8 +173,7 @@ def main() -> None:
     with Testbed().up(3, slurm=SlurmOptions(), ssh=True) as one, Testbed().up(2, slurm=SlurmOptions()) as two:
         try:
             for name, bed in (("juno", one), ("lab", two)):
-                (scratch / f"node-{name}").mkdir(mode=0o755)
-                nodes.append(LoginNode.start(name, bed.slurm, scratch / f"node-{name}"))
+                nodes.append(LoginNode.of(name, bed.slurm, scratch / f"node-{name}"))
             scratch.chmod(0o755)
             bench = Bench(nodes, one.ssh.inventory, scratch)
             for measure in (bench.detach, bench.files, bench.clusters, bench.race):

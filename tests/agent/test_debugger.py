@@ -105,7 +105,9 @@ def test_a_spawned_worker_sees_the_same_with_and_without_debug(agents: Runner, t
     seen = "sys.argv, sys.path, __file__, __name__, __package__, sorted(vars()), 'distlaunch_agent' in sys.modules"
     (tmp_path / "shown.py").write_text(f"import os, sys\nprint({seen})\n")
     name = "shown" if kind == "module" else str(tmp_path / "shown.py")
-    started = [agents.start(name, "a", "--b", kind=kind, start_method="spawn", request=more) for more in ({}, {"debug": 0})]
+    started = [
+        agents.start(name, "a", "--b", kind=kind, start_method="spawn", request=more) for more in ({}, {"debug": 0})
+    ]
     said = [run.wait().stdout[0] for run in started]
     assert said[0] == said[1]
     assert said[0].endswith(b"False\n")

@@ -41,7 +41,7 @@ ROOT = Path(__file__).parents[2]
         ("k8s", 'annotation = ["a=\\u0000"]', "annotation contains a NUL character"),
         ("local", "env = ['RANK=7']", "env RANK: distlaunch gives that to each worker itself"),
         ("local", "secret = ['a-b']", "secret 'a-b' is not a variable name"),
-        ("local", "start = 'frok'", "did you mean fork?"),
+        ("local", "start_method = 'frok'", "did you mean fork?"),
         ("local", "preload = ['a b']", "preload 'a b' is not a module name"),
         ("local", "max_restarts = -1", "max-restarts -1 is below 0"),
         ("local", "master_port = 70000", "master-port 70000 is not a port"),

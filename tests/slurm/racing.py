@@ -89,7 +89,7 @@ def lab() -> Iterator[LoginNode]:
     directory.chmod(0o755)
     with fixtures.make(3, slurm=SlurmOptions(cpus_per_host=8)) as testbed:
         try:
-            node = LoginNode.start("lab", testbed.slurm, directory)
+            node = LoginNode.of("lab", testbed.slurm, directory)
         except NotAvailableError as error:
             pytest.skip(str(error))
         try:

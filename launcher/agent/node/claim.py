@@ -132,11 +132,11 @@ def _over_ssh(place: str, race: str, run: str) -> Tuple[str, str]:
     import subprocess
 
     host, directory = split(place)
-    words = ["sh", "-c", _CREATE, "claim", directory, race, run]
+    words = ["sh", "-s", "--", directory, race, run]
     try:
         done = subprocess.run(
             [*ssh_words(), host, " ".join(map(shlex.quote, words))],
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=_SSH_S, check=False,
+            input=_CREATE.encode("ascii"), capture_output=True, timeout=_SSH_S, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return "", f"ssh {host} has not answered within {_SSH_S:.0f} s"
