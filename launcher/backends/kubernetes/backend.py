@@ -81,9 +81,8 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         run = run_dir.name
         name = objects.name_of(run, self.opts.kind)
         command, bundled = self._command(spec)
-        snapshot = None
+        snapshot, script = None, command[0] if spec.kind == "script" and not bundled else None
         if self.opts.snapshot and not self.opts.workdir:
-            script = command[0] if spec.kind == "script" and not bundled else None
             snapshot = config_maps.collect(spec, script, directories.root_of(run_dir))
         job = self._job(spec, run, command, name)
         packed = config_maps.archives(snapshot, bundled=bundled)

@@ -44,9 +44,9 @@ distlaunch_unpack() {{
     rm -rf "$new"
 }}
 distlaunch_files() {{
-    cat <<'DISTLAUNCH_FILES'
+    cat <<'END_OF_FILES'
 {data}
-DISTLAUNCH_FILES
+END_OF_FILES
 }}
 distlaunch_unpack || {{
     echo "distlaunch: {top} cannot be written to on $SLURMD_NODENAME: it is to be a directory that all nodes see" >&2
