@@ -64,7 +64,7 @@ def test_a_pod_that_runs_and_has_not_answered_is_not_signalled_twice(
         raise UnreachableError(f"pod {pod}: no answer")
 
     watch = kube_watch.RunWatch(handle(tmp_path, 1))
-    watch.__dict__["cluster"] = SimpleNamespace(context="")
+    watch.__dict__["cluster"] = SimpleNamespace(context="", tunnel=None)
     monkeypatch.setattr(kube_watch, "execute", execute)
     running = {"containerStatuses": [{"name": "node", "state": {"running": {}}}]}
     pod = replace(a_pod(), name="runs", phase="Running", status=running)
