@@ -55,6 +55,7 @@ class Bench:
         program = client / "ssh"
         program.write_text(
             f'#!/bin/sh\ncase "$*" in *"-O "*|"-G "*) ;; *) echo >>{self.calls} ;; esac\n'
+            f'case " $* " in *" -F "*) exec {packages.program("ssh")} "$@" ;; esac\n'  # the rack's own settings
             f'exec {packages.program("ssh")} -F {client / "config"} "$@"\n'
         )
         program.chmod(0o755)
