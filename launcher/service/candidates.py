@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher import output
@@ -147,7 +148,7 @@ def _estimated(found: Candidates) -> Candidates:
     questions = {}
     for each in found.launches:
         with listener.told_to(lambda *_: None):
-            questions[each.request.cluster] = Question(lambda each=each: _start(each), f"start {each.request.cluster}")  # type: ignore[misc]
+            questions[each.request.cluster] = Question(partial(_start, each), f"start {each.request.cluster}")
     limit = time.monotonic() + clusters.LIMIT_S
     asked: list[AskedCluster] = []
     for about in found.asked:

@@ -91,14 +91,14 @@ class Contest:
                     raise Detached
                 if self._interrupts.stops:
                     raise KeyboardInterrupt
+                if all(each.over for each in self._rivals):
+                    raise self._none_left()
                 try:
                     news = self._said.get(timeout=_LOOK_S)
                 except queue.Empty:
                     continue
                 if self._takes(news):
                     return self._won(news.rival)
-                if all(each.over for each in self._rivals):
-                    raise self._none_left()
                 self._show()
         return None
 
@@ -216,7 +216,7 @@ def create(path: Path, race: Race, launches: Sequence[Launch]) -> Run:
     """Create the run, with none of its tries."""
     first = launches[0].request
     made = launch.record_of(first, launches[0].plan, path)
-    plan = {key: made.plan[key] for key in ("grace_s",)}
+    plan = {"grace_s": made.plan["grace_s"]}
     names = ",".join(str(each.request.cluster) for each in launches)
     run = replace(made, backend="", options={}, cluster=names, plan=plan, race=race)
     records.create(run)

@@ -6,13 +6,12 @@ import time
 from typing import TYPE_CHECKING
 
 from launcher import output
-from launcher.agent.protocol import Event
 from launcher.errors import LaunchError
-from launcher.runs import directories, lock, races, status
+from launcher.runs import directories, lock, races
 from launcher.service import observe
 from launcher.service.interrupts import Unattended
 from launcher.service.race import Contest
-from launcher.service.rival import Rival, grant
+from launcher.service.rival import Rival, grant, has_claim, why_ended
 from launcher.system.question import Question
 
 if TYPE_CHECKING:
@@ -50,17 +49,14 @@ class Abandoned(Contest):
         left = False
         for each in self._tries():
             state = observe.state_of(each)
-            if self._race["claim"] and any(
-                isinstance(record, Event) and record.name == "claim_held" for record in status.ends(each.stream_path(0))
-            ):
+            if self._race["claim"] and has_claim(each):
                 races.decide(self.run, each.id, each.cluster or each.backend)
                 self._note(each.id, granted_at=time.time())
                 return directories.read(self.run.root, self.run.id)
             if state["exit_code"] is None:
                 left = True
             else:
-                cause = state["cause"]
-                self._note(each.id, ended_at=time.time(), problem=(cause["message"] if cause else "") or state["state"])
+                self._note(each.id, ended_at=time.time(), problem=why_ended(state))
         if not left:
             self._none_left()
         return self.run

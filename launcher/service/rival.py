@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from launcher import output
 from launcher.agent.protocol import Event
 from launcher.errors import LaunchError
+from launcher.runs import status
 from launcher.runs.reader import StreamReader
 from launcher.service import limits, observe
 from launcher.system import listener
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from launcher.backends._base import AnyBackend, Stream
+    from launcher.results.run import RunState
     from launcher.runs.records import Run
 
 _AGAIN_S = 5.0
@@ -43,6 +45,7 @@ class Rival:
         self.sent = self.over = False
         """Whether it was submitted; and whether nothing more is to be heard of it."""
 
+        self._left = False
         self._thread = threading.Thread(target=self._go, daemon=True, name=f"try {cluster}")
 
     def begin(self, send: Callable[[], Run]) -> None:
@@ -70,7 +73,7 @@ class Rival:
 
     def _watch(self) -> None:
         """Report when node 0 wants the claim, and an end without it."""
-        while not self.over:
+        while not (self.over or self._left):
             try:
                 stream = self.backend.open_stream(self.run.known)
                 try:
@@ -93,16 +96,31 @@ class Rival:
             if time.monotonic() >= ask_at:
                 pause = min(pause * 1.3, self.backend.ask_every_s)
                 ask_at = time.monotonic() + pause
-                self.over = self.over or self._has_ended()
+                if self._has_ended():
+                    return
 
     def _has_ended(self) -> bool:
         state = observe.state_of(self.run)
         self.detail = state["detail"] or state["state"]
         self._tell("waits")
-        if state["exit_code"] is not None:
-            cause = state["cause"]
-            self._tell("ended", (cause["message"] if cause else "") or state["state"])
-        return state["exit_code"] is not None
+        if state["exit_code"] is None:
+            return False
+        if has_claim(self.run):  # at a shared place, and it has run since the last look
+            self._tell("held")
+        else:
+            self._tell("ended", why_ended(state))
+        self._left = True
+        return True
+
+
+def has_claim(run: Run) -> bool:
+    """Whether node 0 of the try has reported that it has the claim."""
+    return any(isinstance(record, Event) and record.name == "claim_held" for record in status.ends(run.stream_path(0)))
+
+
+def why_ended(state: RunState) -> str:
+    """Why a try has ended."""
+    return (state["cause"]["message"] if state["cause"] else "") or state["state"]
 
 
 def grant(run: Run, backend: AnyBackend) -> None:

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,13 +111,13 @@ class Laptop:
 _PYTHON = sys.executable
 
 
-@pytest.fixture(scope="session")
-def juno(slurm: Slurm) -> Iterator[LoginNode]:
+@contextmanager
+def login_node(name: str, slurm: Slurm) -> Iterator[LoginNode]:
     """A login node whose shell has few programs and no Python."""
-    directory = Path(tempfile.mkdtemp(prefix="distlaunch-juno-"))
+    directory = Path(tempfile.mkdtemp(prefix=f"distlaunch-{name}-"))
     directory.chmod(0o755)
     try:
-        node = LoginNode.of("juno", slurm, directory)
+        node = LoginNode.of(name, slurm, directory)
     except NotAvailableError as error:
         pytest.skip(str(error))
     try:
@@ -125,6 +125,13 @@ def juno(slurm: Slurm) -> Iterator[LoginNode]:
     finally:
         node.down()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def juno(slurm: Slurm) -> Iterator[LoginNode]:
+    """That of the session's Slurm."""
+    with login_node("juno", slurm) as node:
+        yield node
 
 
 @pytest.fixture

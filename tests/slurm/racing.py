@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from testbed import NotAvailableError, SlurmOptions, fixtures, packages
-from testbed.login import LoginNode
-from tests.slurm.laptop import Laptop
+from testbed import SlurmOptions, fixtures, packages
+from tests.slurm.laptop import Laptop, login_node
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
 
+    from testbed.login import LoginNode
     from tests.command import Cli
 
 
@@ -85,18 +83,11 @@ class Racing(Laptop):
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LoginNode]:
     """The login node of a second cluster, which shares nothing with the first."""
-    directory = Path(tempfile.mkdtemp(prefix="distlaunch-lab-"))
-    directory.chmod(0o755)
-    with fixtures.make(3, slurm=SlurmOptions(cpus_per_host=8)) as testbed:
-        try:
-            node = LoginNode.of("lab", testbed.slurm, directory)
-        except NotAvailableError as error:
-            pytest.skip(str(error))
-        try:
-            yield node
-        finally:
-            node.down()
-            shutil.rmtree(directory, ignore_errors=True)
+    with (
+        fixtures.make(3, slurm=SlurmOptions(cpus_per_host=8)) as testbed,
+        login_node("lab", testbed.slurm) as node,
+    ):
+        yield node
 
 
 @pytest.fixture
