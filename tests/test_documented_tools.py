@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from testbed.running import Running
-from tests.benchmarks.test_benchmarks import SMALLEST, SMALLEST_ON_CLUSTERS
+from tests.benchmarks.test_benchmarks import ONLY_STARTED, SMALLEST, SMALLEST_ON_CLUSTERS
 from tests.command import ROOT
 from tests.shell_blocks import every, lines
 
@@ -27,7 +27,7 @@ def test_documented_benchmarks_are_run_by_tests(line: Line) -> None:
     """With options that make them small; the documented commands have none."""
     ((name, _),) = re.findall(r"^\.venv/bin/python benchmarks/(\w+\.py)( CHECKOUT)?$", line.text)
 
-    assert name in {**SMALLEST, **SMALLEST_ON_CLUSTERS}
+    assert name in {*SMALLEST, *SMALLEST_ON_CLUSTERS, *ONLY_STARTED}
 
 
 @pytest.mark.torch

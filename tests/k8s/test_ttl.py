@@ -82,7 +82,7 @@ def test_ended_runs_are_removed_and_the_files_of_runs_are_not_fetched(user: User
 def test_removing_ended_runs_never_fails_a_submission(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, bad: tuple[int, str] | None
 ) -> None:
-    monkeypatch.setattr(api, "time", SimpleNamespace(sleep=lambda _: None))
+    monkeypatch.setattr(api, "time", SimpleNamespace(sleep=lambda _: None, monotonic=time.monotonic))
     with answering(tmp_path, [bad] * 4) as (cluster, asked):
         kube_ttl.sweep(cluster, KubernetesOptions(image="i", kind=kind))
 

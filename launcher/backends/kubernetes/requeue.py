@@ -54,10 +54,10 @@ class _Former:
 
     def __init__(self, opts: KubernetesOptions, handle: KubernetesHandle) -> None:
         self._handle, self._run_dir = handle, Path(handle["run_dir"])
+        self._result = storage.read_json(self._run_dir / "result.json") or {}
         self._cluster = connecting.again(handle)
         try:
-            self._owner = self._found()
-            self._items = self._listed()
+            self._items, self._owner = self._listed(), self._found()
         except (api.ApiError, api.UnreachableError) as error:
             raise api.explained(error, self._cluster, _DOING) from error
         self._queue = ((self._owner or {}).get("metadata", {}).get("labels") or {}).get(QUEUE_LABEL, opts.queue)
@@ -65,18 +65,17 @@ class _Former:
 
     def start_again(self, attempt: int, record: Record) -> KubernetesHandle:
         """End this attempt, and start the next one."""
-        result = storage.read_json(self._run_dir / "result.json") or {}
         runs = self._runs()
         try:
             if runs and self._restarts(attempt):
                 self._end(self._delete_pods, {item["metadata"]["uid"] for item in self._items})
-                self._owner, self._items = self._found(), self._listed()
+                self._items, self._owner = self._listed(), self._found()
                 if self._owner is not None and states.finished(self._owner) is None:
                     return self._handle  # else it had ended before they were deleted
         except (api.ApiError, api.UnreachableError) as error:
             raise api.explained(error, self._cluster, _DOING) from error
         cancelled = (self._run_dir / "cancel.json").exists()
-        why = str(result.get("state") or (Failure.CANCELLED if cancelled else Failure.PREEMPTED if runs else "failed"))
+        why = str(self._result.get("state") or (Failure.CANCELLED if cancelled else Failure.PREEMPTED if runs else "failed"))
         plan = self._plan(attempt, why)
         try:
             sent = [*plan.objects, *submission.secrets(self._opts, plan)]
@@ -91,7 +90,11 @@ class _Former:
         return {**begun, "uid": owner["metadata"]["uid"]}
 
     def _found(self) -> Object | None:
-        """The owner of the run's objects, whichever attempt's it is."""
+        """The owner of the run's objects, whichever attempt's it is.
+
+        Read after the pods: a Job is marked as failed before its pods are deleted, so pods that are being deleted
+        belong to one that ends, or to one that starts them again.
+        """
         found = self._cluster.find(self._owner_path())
         if found is None or found["metadata"].get("labels", {}).get(RUN_LABEL) != self._handle["run"]:
             return None
@@ -124,7 +127,7 @@ class _Former:
     def _runs(self) -> bool:
         """Whether it runs. Raises `RequestError` for one that waits to start: it needs no new attempt."""
         owner = self._owner
-        if owner is None or states.finished(owner) is not None or self._handle.get("in_part"):
+        if owner is None or states.finished(owner) is not None or self._result or self._handle.get("in_part"):
             return False
         pods = self._pods()
         newest = [known[-1] for known in pods if known]
