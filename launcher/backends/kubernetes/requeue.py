@@ -75,7 +75,8 @@ class _Former:
         except (api.ApiError, api.UnreachableError) as error:
             raise api.explained(error, self._cluster, _DOING) from error
         cancelled = (self._run_dir / "cancel.json").exists()
-        why = str(self._result.get("state") or (Failure.CANCELLED if cancelled else Failure.PREEMPTED if runs else "failed"))
+        reason = Failure.CANCELLED if cancelled else Failure.PREEMPTED if runs else "failed"
+        why = str(self._result.get("state") or reason)
         plan = self._plan(attempt, why)
         try:
             sent = [*plan.objects, *submission.secrets(self._opts, plan)]
