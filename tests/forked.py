@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +82,11 @@ class Process(subprocess.Popen[Any]):
         self._close_pipe_fds(*(how[name] for name in pipes))  # type: ignore[attr-defined]
 
     def _wait(self, timeout: float | None) -> int:
-        if self.returncode is None and not select.select([self._life], [], [], timeout)[0]:
+        try:
+            ended = self.returncode is not None or select.select([self._life], [], [], timeout)[0]
+        except ValueError:  # another thread has just closed it
+            ended = True
+        if not ended:
             assert timeout is not None
             raise subprocess.TimeoutExpired(self.args, timeout)
         self._internal_poll()
@@ -92,6 +97,8 @@ class Process(subprocess.Popen[Any]):
             if self.returncode is None and self._child_created and select.select([self._life], [], [], 0)[0]:
                 message = self._life.recv(1024)
                 self.returncode = json.loads(message)["code"] if message else -9  # it dies with its server
+                with suppress(OSError):
+                    self._life.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits, which closing would not
                 self._life.close()  # lets the server forget it
         code: int | None = self.returncode
         return code

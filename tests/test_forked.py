@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -164,6 +165,20 @@ def test_signals_have_the_same_effect(server: Server, tmp_path: Path, number: si
 
     assert found[0] == found[1]
     assert found[0][0] == -number
+
+
+def test_a_thread_that_waits_learns_of_an_end_that_another_thread_has_seen(server: Server) -> None:
+    """Whichever of them takes the message."""
+    for _ in range(50):
+        process = server.popen(["time:sleep"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        waiting = threading.Thread(target=process.wait, daemon=True)
+        waiting.start()
+        while process.poll() is None:
+            pass
+        waiting.join(60)
+
+        assert not waiting.is_alive()
+        assert process.returncode == 1, "it calls sleep without a number"
 
 
 def test_a_function_is_called_like_an_entry_point(server: Server) -> None:

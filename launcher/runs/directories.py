@@ -95,7 +95,7 @@ def _find(directory: Path, text: str) -> Run:
     known = ids(directory)
     real = [name for name in known if _ID.match(name)]
     if text == LATEST and real:
-        return read(directory, real[-1])
+        return _newest(directory, real)
     found = [name for name in known if name == text]
     found = found or [name for name in known if name.startswith(text)] or [name for name in known if text in name]
     if len(found) == 1 and text:
@@ -109,6 +109,12 @@ def _find(directory: Path, text: str) -> Run:
     raise RunNotFoundError(
         f"no run {text!r} in {str(directory)!r}", hint=amounts.listed(_nearest(text, real or known), 5)
     )
+
+
+def _newest(directory: Path, known: list[str]) -> Run:
+    """The newest of these runs, as `ids` has ordered them; of one second, by their records."""
+    last = [name for name in known if name[-20:-5] == known[-1][-20:-5]]
+    return max((read(directory, name) for name in last), key=lambda run: run.created)
 
 
 def read(directory: Path, name: str) -> Run:

@@ -85,6 +85,13 @@ def test_a_run_is_found_by_id_prefix_part_and_as_the_last(tmp_path: Path) -> Non
     assert directories.find(tmp_path, "last").id == names[1]
 
 
+def test_the_last_of_two_runs_of_one_second_is_the_later_one(tmp_path: Path) -> None:
+    make(tmp_path, "b-20250101-120000-zzzz", created=100.1)
+    make(tmp_path, "b-20250101-120000-aaaa", created=100.2)
+
+    assert directories.find(tmp_path, "last").id == "b-20250101-120000-aaaa"
+
+
 @pytest.mark.parametrize("command", [("status", "last"), ("logs", "last"), ("ls",)], ids=lambda words: words[0])
 def test_commands_that_look_at_a_failed_run_succeed(distlaunch: Cli, command: tuple[str, ...]) -> None:
     run = make(distlaunch.runs, "train-20250101-000000-abcd", result=None)
