@@ -46,9 +46,14 @@ def execute(cluster: Cluster, pod: str, container: str, command: list[str]) -> N
         websocket.close(timeout=_ENDS_S)
 
 
-def bridge(cluster: Cluster, pod: str, container: str, command: list[str]) -> pipes.Bridge:
-    """Start a program. Raises `ApiError` or `UnreachableError`."""
-    return PodBridge(_exec(cluster, pod, container, command, stdin=True))
+def bridge(cluster: Cluster, pod: str, container: str, command: list[str]) -> pipes.Bridge | None:
+    """Start a program; None if the container has ended. Raises `ApiError` or `UnreachableError`."""
+    try:
+        return PodBridge(_exec(cluster, pod, container, command, stdin=True))
+    except UnreachableError as error:
+        if "container not found" in str(error):  # the pod's status may not tell yet
+            return None
+        raise
 
 
 def _exec(cluster: Cluster, pod: str, container: str, command: list[str], *, stdin: bool) -> Any:

@@ -22,7 +22,7 @@ from launcher.backends.kubernetes.sidecars import Beside
 from launcher.backends.kubernetes.stream import KubeStream
 from launcher.errors import CommandError, LaunchError
 from launcher.runs.liveness import Liveness
-from launcher.system import proc, storage
+from launcher.system import amounts, proc, storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,6 +45,7 @@ _STARTS_S, _LOOK_S = 30.0, 1.0
 _REACHED_S = 30.0
 """How long a program in a pod may take to start."""
 
+_OUTPUTS = ("host", "outputs", f"{INPUT}/spec.json")
 _ENDED = "an ended pod's files are out of reach: --fetch PATTERN fetches files before it ends, and --volume keeps them"
 _NAMED = 5
 """How many of the pods a message names."""
@@ -243,8 +244,7 @@ class RunWatch:
         The API server may see a running pod as starting for a minute: such pods are tried, too.
         """
         code = f"{proc.WITHOUT_HERE}import os; os.kill(1, {signum})"  # the agent is the container's PID 1
-        told: set[str] = set()
-        limit = time.monotonic() + _STARTS_S
+        told, limit = set[str](), time.monotonic() + _STARTS_S
 
         def tell(pod: Pod) -> None:
             try:
@@ -259,11 +259,10 @@ class RunWatch:
                 left = [pod for known in self._pods() for pod in known[-1:] if not pod.ended and pod.name not in told]
                 with ThreadPoolExecutor(8) as pool:
                     list(pool.map(tell, left))
-                missed = [pod.name for pod in left if pod.name not in told]
-                if not missed:
+                if not (missed := [pod.name for pod in left if pod.name not in told]):
                     return
                 if time.monotonic() > limit:
-                    names = ", ".join(missed[:_NAMED]) + (", ..." if len(missed) > _NAMED else "")
+                    names = amounts.listed(missed, _NAMED)
                     raise CommandError(f"pods that have not started in {_STARTS_S:.0f} s were not signalled: {names}")
                 time.sleep(_LOOK_S)
         except (api.ApiError, api.UnreachableError) as error:
@@ -279,17 +278,18 @@ class RunWatch:
 
     def open_outputs(self, node: int) -> RemoteOutputs:
         """Connect to the files that the workers of that node have written, in the same way."""
-        bridge = self._beside_agent(node, ("host", "outputs", f"{INPUT}/spec.json"), "to fetch files")
-        return RemoteOutputs(f"node {node}'s pod", bridge)
+        return RemoteOutputs(f"node {node}'s pod", self._beside_agent(node, _OUTPUTS, "to fetch files"))
 
     def _beside_agent(self, node: int, words: Sequence[str], doing: str) -> Bridge:
+        argv = [self._python, f"{INPUT}/agent.pyz", *words]
         try:
-            known = self._pods()[node]
-            if not known or known[-1].ended:
-                raise CommandError(f"node {node} has no pod that runs", hint=_ENDED)
-            return bridge(self.cluster, known[-1].name, self._container, [self._python, f"{INPUT}/agent.pyz", *words])
+            pods = [pod for pod in self._pods()[node][-1:] if not pod.ended]
+            found = bridge(self.cluster, pods[0].name, self._container, argv) if pods else None
         except (api.ApiError, api.UnreachableError) as error:
             raise api.explained(error, self.cluster, doing) from error
+        if found is None:
+            raise CommandError(f"node {node} has no pod that runs", hint=_ENDED)
+        return found
 
     def _delete(self) -> None:
         body = {"propagationPolicy": "Background", "preconditions": {"uid": self._handle["uid"]}}
