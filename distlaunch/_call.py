@@ -83,7 +83,7 @@ def call(
 def _start(name: str, packed: bytes, options: dict[str, Any], backend: str | None, cluster: str | None) -> Run:
     asked = request(name, (), backend, cluster, {**options, "no_python": True})
     job = replace(asked.job, kind="function", function=base64.b64encode(packed).decode("ascii"))
-    return send(launch.planned(replace(asked, job=job)))
+    return send(launch.planned(replace(asked, job=job, given={})))
 
 
 def _packed(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], by: str) -> bytes:

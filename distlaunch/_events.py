@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from distlaunch._result import Cause
 from launcher.agent import protocol
+from launcher.errors import SpecError
 from launcher.runs import records, status
-from launcher.runs.reader import StreamReader
+from launcher.runs.reader import StreamReader, parse_ranks
 from launcher.runs.start_progress import StartProgress
 from launcher.service import logs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from launcher.runs.reader import Wanted
     from launcher.runs.start_progress import Phase
@@ -142,3 +143,17 @@ def _whole_lines(record: protocol.Output, unfinished: dict[tuple[int, int, bool]
 
 def _text(data: bytes) -> str:
     return data.decode(errors="surrogateescape")
+
+
+def ranks(rank: int | str | Iterable[int] | None) -> frozenset[int] | None:
+    """The ranks that the argument names; None: all. Raises `SpecError`."""
+    if rank is None:
+        return None
+    if isinstance(rank, int):
+        return frozenset((rank,))
+    if not isinstance(rank, str):
+        return frozenset(rank)
+    try:
+        return parse_ranks(rank)
+    except ValueError:
+        raise SpecError(f"rank {rank!r} is not a list of ranks", hint="write all, or 0,3-5") from None

@@ -9,13 +9,13 @@ from distlaunch import _events
 from distlaunch._events import CauseKnown, StateChanged
 from distlaunch._messages import logged, quiet
 from distlaunch._result import Result
-from launcher.errors import RequestError, SpecError
+from launcher.errors import RequestError
 from launcher.runs import directories, records
-from launcher.runs.reader import parse_ranks
 from launcher.service import again, finding, listing, observe, removal
 from launcher.service import cancel as ending
 from launcher.service import fetch as fetching
 from launcher.service import logs as streams
+from launcher.service import move as moving
 from launcher.service.selection import Selection
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Run:
             record = streams.readable(directories.again(self._record), follow=follow)
         if node is not None and not 0 <= node < len(record.hosts):
             raise RequestError(f"{self.id} has no node {node}", hint=f"nodes: 0 to {len(record.hosts) - 1}")
-        yield from _told(_events.lines(record, _ranks(rank), node, follow=follow))
+        yield from _told(_events.lines(record, _events.ranks(rank), node, follow=follow))
 
     @quiet
     def cancel(self, *, force: bool = False, wait: bool = True) -> Result | None:
@@ -166,6 +166,16 @@ class Run:
         return again.requeue(directories.again(self._record))
 
     @quiet
+    def move(self, to: str, *, carry: Iterable[str] = (), node: int | str | None = None) -> Run:
+        """Stop it as a preemption does, and start it on the cluster `to` as its next attempt: the run as it is there.
+
+        `carry`: patterns of the files to bring there, `node`: as for `fetch`. Returns once it may start there. Raises
+        `LaunchError`: before it is stopped if that cluster cannot take it; later, `requeue` continues it where it was.
+        """
+        record = directories.again(self._record)
+        return Run(moving.move(record, to, tuple(carry), fetching.default_nodes(record, node)))
+
+    @quiet
     def fetch(self, *patterns: str, to: str | os.PathLike[str] | None = None, node: int | str | None = None) -> Fetched:
         """Fetch files that its workers have written: the `result` of `distlaunch fetch`.
 
@@ -174,8 +184,7 @@ class Run:
         """
         record = directories.again(self._record)
         target = fetching.target(record, None if to is None else str(to))
-        nodes = fetching.default_nodes(record) if node is None else str(node)
-        return fetching.fetch(record, patterns, target, nodes)
+        return fetching.fetch(record, patterns, target, fetching.default_nodes(record, node))
 
     @quiet
     def remove(self, *, force: bool = False) -> None:
@@ -269,19 +278,6 @@ def prune(
 
 def _root(runs_dir: str | os.PathLike[str] | None) -> Path:
     return observe.runs_root(None if runs_dir is None else str(runs_dir))
-
-
-def _ranks(rank: int | str | Iterable[int] | None) -> frozenset[int] | None:
-    if rank is None:
-        return None
-    if isinstance(rank, int):
-        return frozenset((rank,))
-    if not isinstance(rank, str):
-        return frozenset(rank)
-    try:
-        return parse_ranks(rank)
-    except ValueError:
-        raise SpecError(f"rank {rank!r} is not a list of ranks", hint="write all, or 0,3-5") from None
 
 
 def _told(found: Iterator[T]) -> Iterator[T]:

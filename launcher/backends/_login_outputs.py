@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from typing import TYPE_CHECKING
+import tarfile
+from typing import IO, TYPE_CHECKING
 
 from launcher.agent.outputs.tree import SENT_MTIME_S, TreeError, matcher
 from launcher.backends._outputs import Ending, Listed, Listing, RemoteOutputs, check_name
 from launcher.errors import CommandError, RequestError
 from launcher.login import remote
-from launcher.system import pipes
+from launcher.system import pipes, storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from launcher.login.connection import Login
 
@@ -83,6 +85,20 @@ done
 """
 
 
+_PUT = r"""
+cd "$1" || exit 1
+top=$(pwd -P)
+umask 077
+part=.distlaunch-part.$$
+mkdir "$part" && tar -xf - -C "$part" && cd "$part" && find . -type f -exec sh -c '
+    for file; do mkdir -p "$0/${file%/*}" && mv -f "$file" "$0/$file" || exit 1; done' "$top" {} +
+code=$?
+rm -rf "$top/$part"
+exit $code
+"""
+_PUT_S = 60.0
+
+
 class LoginOutputs(RemoteOutputs):
     """Files in a directory that the login node sees, as `Outputs`."""
 
@@ -100,7 +116,7 @@ class LoginOutputs(RemoteOutputs):
             if "distlaunch-no-directory" not in error.message:
                 raise
             raise RequestError(f"{login.name}: {directory} is not there, or you may not read it") from error
-        self._directory = directory
+        self._login, self._directory = login, directory
         self._sums = self._line() != b"-"
 
     def listed(self, pattern: str) -> Listing:
@@ -152,9 +168,25 @@ class LoginOutputs(RemoteOutputs):
     def release(self) -> None:
         """No agent waits for that."""
 
+    hold = await_end = release
+
     def grant(self) -> None:
         """As `Outputs` does."""
         list(self._lines(b"grant"))
+
+    def put(self, files: Mapping[str, Path]) -> None:
+        """As `Outputs` does."""
+
+        def write(target: IO[bytes]) -> None:
+            with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+                for name, path in files.items():
+                    with storage.storage_errors(path):
+                        tar.add(path, name)
+
+        answer = remote.run(self._login, _PUT, self._directory, timeout_s=_PUT_S, write=write)
+        if answer.code:
+            why = remote.reason(answer.stderr) or f"code {answer.code}"
+            raise CommandError(f"{self._host}: files cannot be written in {self._directory}: {why}")
 
     def _lines(self, request: bytes) -> Iterator[bytes]:
         self._send(request)

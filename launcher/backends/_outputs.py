@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+import os
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from launcher.agent.outputs import serve
+from launcher.agent.outputs.receive import receive
 from launcher.agent.outputs.tree import Tree, TreeError
 from launcher.errors import CommandError, RequestError, StorageError
 from launcher.system import numbers, storage
@@ -63,8 +65,17 @@ class Outputs(Protocol):
     def read(self, name: str, offset: int, sink: Callable[[bytes], None]) -> Ending:
         """Pass the file's bytes from the offset on to `sink`. Raises `LaunchError`."""
 
+    def hold(self) -> None:
+        """Have the node's agent wait at its end until `release`, if files are lost with the node. `LaunchError`."""
+
+    def await_end(self) -> None:
+        """Return once it does. Raises `LaunchError`."""
+
     def release(self) -> None:
         """Tell the node's agent that nothing more will be fetched. Raises `LaunchError`."""
+
+    def put(self, files: Mapping[str, Path]) -> None:
+        """Write files there before the workers start, by their names there, instead of any there. `LaunchError`."""
 
     def grant(self) -> None:
         """Tell node 0's agent that its run has the claim for which it waits. Raises `LaunchError`."""
@@ -93,6 +104,16 @@ class SharedOutputs:
 
     def release(self) -> None:
         """No agent waits for that."""
+
+    hold = await_end = release
+
+    def put(self, files: Mapping[str, Path]) -> None:
+        """As `Outputs` does."""
+        for name, path in files.items():
+            with storage.storage_errors(path), path.open("rb") as file:
+                problem = receive(self._tree.top, name, os.fstat(file.fileno()).st_size, file)
+            if problem:
+                raise StorageError(problem)
 
     def grant(self) -> None:
         """As `Outputs` does."""
@@ -129,6 +150,14 @@ class RemoteOutputs:
         """As `Outputs` does."""
         return _ending(self._ask({"read": name, "offset": offset}, sink))
 
+    def hold(self) -> None:
+        """As `Outputs` does."""
+        self._ask({"hold": True}, lambda _: None)
+
+    def await_end(self) -> None:
+        """As `Outputs` does."""
+        self._ask({"await": True}, lambda _: None)
+
     def release(self) -> None:
         """As `Outputs` does."""
         self._ask({"release": True}, lambda _: None)
@@ -136,6 +165,12 @@ class RemoteOutputs:
     def grant(self) -> None:
         """As `Outputs` does."""
         self._ask({"grant": True}, lambda _: None)
+
+    def put(self, files: Mapping[str, Path]) -> None:
+        """As `Outputs` does."""
+        for name, path in files.items():
+            with storage.storage_errors(path), path.open("rb") as file:
+                self._ask({"write": name, "bytes": os.fstat(file.fileno()).st_size}, lambda _: None, file)
 
     def close(self) -> None:
         """End the program at the other end."""
@@ -145,10 +180,13 @@ class RemoteOutputs:
         """Limit how long the next answer may take."""
         self._bridge.sock.settimeout(_SILENT_S)
 
-    def _ask(self, request: Mapping[str, Any], sink: Callable[[bytes], None]) -> dict[str, Any]:
+    def _ask(
+        self, request: Mapping[str, Any], sink: Callable[[bytes], None], source: IO[bytes] | None = None
+    ) -> dict[str, Any]:
         self._start()
         try:
             self._bridge.sock.sendall(json.dumps(request).encode("ascii") + b"\n")
+            self._send_all(source)
             while (line := self._line())[:2] != b"a ":
                 if line != b"k":
                     self._pass(int(line.removeprefix(b"d ")), sink)
@@ -162,6 +200,10 @@ class RemoteOutputs:
         if "problem" in answer:
             raise RequestError(f"{self._host}: {answer['problem']}")
         return answer
+
+    def _send_all(self, source: IO[bytes] | None) -> None:
+        while source is not None and (block := source.read(_READ_BYTES)):
+            self._bridge.sock.sendall(block)
 
     def _line(self) -> bytes:
         while b"\n" not in self._rest:

@@ -16,7 +16,7 @@ def lines(race: Race, *, verbose: bool) -> list[str]:
     """A row for each try; `verbose`: also one for each cluster that was asked."""
     tries = [(each["cluster"], each["run"], _clock(each["tried_at"]), _became(each)) for each in race["tries"]]
     found = tables.table(("CLUSTER", "TRY", "SUBMITTED", "THEN"), tries).splitlines()
-    if verbose:
+    if verbose and race["asked"]:
         asked = [(each["cluster"], _clock(each["asked_at"]), _expected(each)) for each in race["asked"]]
         found += ["", *tables.table(("CLUSTER", "ASKED", "EXPECTED START"), asked).splitlines()]
     return found
@@ -25,7 +25,8 @@ def lines(race: Race, *, verbose: bool) -> list[str]:
 def _became(each: Try) -> str:
     granted_at, cancelled_at, ended_at = each["granted_at"], each["cancelled_at"], each["ended_at"]
     if granted_at is not None:
-        return f"got the run at {_clock(granted_at)}"
+        left = "" if cancelled_at is None else f", until it was moved away at {_clock(cancelled_at)}"
+        return f"got the run at {_clock(granted_at)}{left}"
     if cancelled_at is not None:
         left = "" if ended_at is not None else ", may still be there"
         return f"{Failure.CANCELLED} at {_clock(cancelled_at)}{left}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from launcher.results import cluster, files, run
+from launcher.results import cluster, files, race, run
 
 
 class Error(TypedDict):
@@ -50,6 +50,7 @@ COMMANDS: dict[str, tuple[type, ...]] = {
     "fetch": (files.Fetched,),
     "cancel": (run.Cancelled,),
     "requeue": (run.Requeued,),
+    "move": (race.Moved,),
     "adopt": (run.Adopted,),
     "hosts": (cluster.Survey,),
     "clusters": (cluster.Overviews,),

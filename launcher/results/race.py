@@ -42,7 +42,7 @@ class Try(TypedDict):
     """When it got the claim; null if it did not."""
 
     cancelled_at: float | None
-    """When it was cancelled, as another one had the claim or the run was cancelled."""
+    """When it was cancelled, as another one had the claim or the run was cancelled, or when the run was moved away."""
 
     ended_at: float | None
     """When nothing of it was left; null for the one that has the claim."""
@@ -54,7 +54,9 @@ class Try(TypedDict):
 class Race(TypedDict):
     """How a run on several clusters was started."""
 
-    start: Literal["soonest", "first"]
+    start: Literal["soonest", "first", "move"]
+    """`move`: on one cluster at first, then on others."""
+
     limit: int
     """The largest number of clusters on which it is queued."""
 
@@ -66,6 +68,14 @@ class Race(TypedDict):
 
     asked: list[AskedCluster]
     tries: list[Try]
+
+
+class Moved(TypedDict):
+    """A run that continues on another cluster."""
+
+    run: str
+    cluster: str
+    attempt: int
 
 
 class MaybeRace(TypedDict, total=False):

@@ -156,6 +156,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "created": (int, float),
     "attempt": (int,),
     "options": (dict,),
+    "given": (dict,),
     "cluster": (str, type(None)),
     "command": (list,),
     "plan": (dict,),

@@ -1,11 +1,11 @@
 """A run that is queued on several clusters: its tries, and which of them has the claim.
 
 RUN/run.json    `race`: what was asked and tried
-RUN/claim.json  which try has the claim: written once, before anything is granted
+RUN/claim.json  which try has the claim, before anything is granted; it passes on once that try has ended (`moves.py`)
 RUN/tries/ID/   each try, a run of its own
 
 An agent starts nothing without the claim (`agent/node/claim.py`). A launcher grants it only to the try in claim.json,
-which is created exclusively, and never changed. So whatever dies, at most one try starts its script.
+which is created exclusively. So whatever dies, at most one try starts its script.
 """
 
 from __future__ import annotations
@@ -39,3 +39,9 @@ def decide(run: Run, name: str, cluster: str) -> Holder:
     if (found := claim(run)) is None:
         raise StorageError(f"{run.path / _CLAIM} cannot be read")
     return found
+
+
+def move(run: Run, name: str, cluster: str) -> None:
+    """Give the claim to another try; the one that had it has ended, and the caller holds the run's lock."""
+    decision = {"run": name, "cluster": cluster, "time": round(time.time(), 3)}
+    storage.write_whole(run.path / _CLAIM, storage.encode_json(decision), mode=0o600)

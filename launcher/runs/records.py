@@ -55,6 +55,9 @@ class Run:
     """`nodes` (node_rank, host, workers), `master`, `min_nodes`, `grace_s`, `may_start_again`, `has_queue`;
     `tasks` of an array."""
 
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """Script, arguments and options of the job as they were given, without what files and variables set."""
+
     handle: Handle | None = None
     """None until submission begins. With `submitting`, that is incomplete, and only part of the run may exist.
 
@@ -274,7 +277,7 @@ def give_back(run: Run) -> None:
     (run.path / "cancel.json").unlink(missing_ok=True)
 
 
-def note_race(run: Run, race: Race) -> Run:
+def note_race(run: Run, race: Race | None) -> Run:
     """Record what was asked and tried so far of a run that is queued on several clusters."""
     noted = replace(run, race=race)
     _record(noted)

@@ -9,7 +9,7 @@ from launcher import output
 from launcher.agent.failures import Failure
 from launcher.errors import StorageError
 from launcher.results import run as results
-from launcher.runs import cancel_notes, directories, lock, races, records, status
+from launcher.runs import cancel_notes, directories, lock, moves, races, records, status
 from launcher.service import observe, undo
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ def cancel(found: Run, *, force: bool = False, wait: bool = True) -> RunState:
     """
     state = status.current(observe.whole(found))
     if state is not None and state.get("exit_code") is not None:
-        return state
+        there = moves.pending(found)
+        return state if there is None or there.damaged else cancel(there, force=force, wait=wait)
     try:
         with cancel_notes.cancelling(found, force=force), lock.hold(found.whole_path, "cancel", wait_s=_LOCK_S):
             found = _end(found, force=force)

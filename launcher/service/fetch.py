@@ -177,8 +177,10 @@ class Transfer:
             raise RequestError(f"{run.id}: {said}", hint=hint)
 
 
-def default_nodes(run: Run) -> str:
-    """The setting `fetch_node` for the run's cluster."""
+def default_nodes(run: Run, given: int | str | None = None) -> str:
+    """The nodes that were given, else the setting `fetch_node` for the run's cluster."""
+    if given is not None:
+        return str(given)
     settings = config.load()
     known = run.cluster if run.cluster in settings.cluster_names() else None
     profile = settings.cluster(known, lambda name: backends.load(name).options) if known else None

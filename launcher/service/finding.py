@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from launcher import backends
 from launcher.errors import RunNotFoundError
-from launcher.runs import directories
+from launcher.runs import directories, moves
 from launcher.system import amounts
 
 if TYPE_CHECKING:
@@ -25,6 +25,10 @@ def find(directory: Path, text: str, on: str | None = None) -> Run:
     If none is known here, the cluster or backend `on` is asked, and the run is adopted. Raises `RunNotFoundError`.
     """
     found = _find(directory, text, on)
+    if moves.pending(found) is not None:
+        from launcher.service import move  # few runs need it
+
+        found = move.caught_up(found)
     if found.won is None and found.race is None:
         return found
     from launcher.service import race_left  # few runs need it

@@ -69,6 +69,7 @@ def record_of(request: Request, plan: Plan, path: Path) -> records.Run:
         cluster=request.cluster,
         command=request.job.command,
         cwd=request.job.cwd,
+        given=request.given,
         nodes=str(len(plan.nodes) if request.job.all_nodes else request.job.nodes),
         workers=str(request.job.workers_per_node),
         plan={

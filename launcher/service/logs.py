@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from launcher import output
 from launcher.errors import BackendUnavailableError, RequestError
 from launcher.results import run as results
-from launcher.runs import directories, records, status
+from launcher.runs import directories, moves, records, status
 from launcher.runs.reader import StreamReader
 from launcher.runs.sources import JOB_OUTPUT, Source
 from launcher.service import observe
@@ -52,6 +52,9 @@ def blocks(run: Run, nodes: Iterable[Source], *, follow: bool) -> Iterator[tuple
     A block without a source means that nothing has arrived for a while.
     """
     paths = {node: run.stream_path(node) for node in nodes}
+    for former in moves.formers(run):
+        for number in paths:
+            yield from ((number, block) for block in _file_blocks(former.stream_path(number)))
     run = observe.sent(run) if run.result is None or records.as_before(run) else run
     ended = run.handle is None or run.result is not None
     if not ended and not follow:

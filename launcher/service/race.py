@@ -14,9 +14,8 @@ from launcher.console import live_line
 from launcher.errors import CommandError, LaunchError
 from launcher.runs import directories, lock, races, records
 from launcher.service import cancel, launch, observe, undo
-from launcher.service.interrupts import Unattended
 from launcher.service.leaving import Detached
-from launcher.service.rival import News, Rival, grant, say
+from launcher.service.rival import News, Rival, grant, say, submit
 from launcher.system.question import Question
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from launcher.results.race import Race, Try
     from launcher.runs.records import Run
     from launcher.service.candidates import Entry
-    from launcher.service.interrupts import Interrupts
+    from launcher.service.interrupts import Interrupts, Unattended
     from launcher.service.launch import Launch
 
 _LOOK_S = 0.1
@@ -55,7 +54,7 @@ class Contest:
         """Submit all tries at once."""
         for each in launches:
             made = launch.record_of(each.request, each.plan, each.path)
-            self._add(made, each.request.backend, partial(_submit, made, each))
+            self._add(made, each.request.backend, partial(submit, made, each))
 
     def go_on(self) -> None:
         """Watch the tries that another launcher has submitted."""
@@ -197,11 +196,6 @@ class Contest:
         race: Race = {**self._race, "tries": tries}  # type: ignore[typeddict-item]
         self._race = race
         self.run = records.note_race(self.run, race)
-
-
-def _submit(made: Run, each: Launch) -> Run:
-    records.create(made)
-    return launch.send(each.request.backend, each.plan, made, Unattended())
 
 
 def _found(run: Run) -> Run:

@@ -42,10 +42,11 @@ def remove(run: Run, *, force: bool = False) -> None:
     if own.is_symlink():  # adopted: it is removed here only
         own.unlink()
         return
-    race = run.won or run.race
-    tries = [directories.read(own / races.TRIES, each["run"]) for each in race["tries"]] if race else []
+    recorded = directories.recorded(run.root, run.id)
+    tries = [each["run"] for each in (recorded.race or {"tries": []})["tries"]]
+    parts = [recorded, *(directories.read(own / races.TRIES, name) for name in tries if name != run.id)]
     with lock.hold(own, "rm"):
-        for each in tries or [run]:
+        for each in parts:
             if each.handle is not None and not each.damaged:
                 try:
                     observe.backend_of(each).remove(each.handle)

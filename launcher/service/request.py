@@ -48,6 +48,9 @@ class Request:
     fetch: tuple[str, ...]
     """Patterns of the files to fetch at the end, from the nodes that `job.fetches` names."""
 
+    given: Mapping[str, Any]
+    """Script, arguments and options of the job, as they were given."""
+
     lent: LentTerminal | None
     """How workers share our terminal and stdin; see `terminal_modes.lent`."""
 
@@ -82,8 +85,7 @@ def resolve(backend_name: str | None, values: Mapping[str, Any], settings: confi
     asked = config.build(JobOptions, job)
     options, fetch = _with_keyboard(options, asked), to_fetch(options, job)
     lent = _lent(options, asked, ranks, where.backend)
-    if options.interactive and ranks is not None:
-        ranks |= {int(options.interactive)}
+    ranks = ranks | {int(options.interactive)} if options.interactive and ranks is not None else ranks
     return Request(
         backend=where.backend,
         backend_name=where.backend.name,
@@ -100,6 +102,7 @@ def resolve(backend_name: str | None, values: Mapping[str, Any], settings: confi
         ranks=ranks,
         ranks_asked=resolved["log_ranks"].source == "flag",
         fetch=fetch,
+        given=_given(values),
         lent=lent,
         settings={**where.own, **job},
     )
@@ -260,6 +263,12 @@ def _of_workers(job: JobSpec, given: Mapping[str, config.Setting], backend: AnyB
         raise SpecError("--workers and --nodes exclude each other", hint="--nproc-per-node goes with either")
     one = replace(job, nodes=spec.NodeRange(min=1, max=1), all_nodes=False)
     return job_spec.of_workers(job, total.value, backend.plan(one, Path(job.cwd)).nodes[0].workers)
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the values describes the job wherever it runs, as plain JSON."""
+    names = {"script", "args", "module", *(item.name for item in fields(JobOptions))}
+    return {name: value for name, value in values.items() if name in names and value is not None}
 
 
 def of(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from launcher import output
 from launcher.agent.protocol import Event
 from launcher.errors import LaunchError
-from launcher.runs import status
+from launcher.runs import records, status
 from launcher.runs.reader import StreamReader
-from launcher.service import limits, observe
+from launcher.service import launch, limits, observe
+from launcher.service.interrupts import Unattended
 from launcher.system import listener
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from launcher.backends._base import AnyBackend, Stream
     from launcher.results.run import RunState
     from launcher.runs.records import Run
+    from launcher.service.launch import Launch
 
 _AGAIN_S = 5.0
 _LEAVES_S = 15.0
@@ -111,6 +113,12 @@ class Rival:
             self._tell("ended", why_ended(state))
         self._left = True
         return True
+
+
+def submit(made: Run, planned: Launch) -> Run:
+    """Create the try, and submit it. Raises `LaunchError`."""
+    records.create(made)
+    return launch.send(planned.request.backend, planned.plan, made, Unattended())
 
 
 def has_claim(run: Run) -> bool:

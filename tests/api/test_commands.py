@@ -198,11 +198,8 @@ def cancel(here: Path) -> None:
         ids.append(run.id)
     result = distlaunch.get(ids[0]).cancel(force=True)
     assert result
-    assert result_of(here, "cancel", "--force", ids[1]) == {
-        "run": ids[1],
-        "state": result.state,
-        "exit_code": result.exit_code,
-    }
+    told = {"run": ids[1], "state": result.state, "exit_code": result.exit_code}
+    assert result_of(here, "cancel", "--force", ids[1]) == told
 
 
 def requeue(here: Path) -> None:
@@ -210,6 +207,14 @@ def requeue(here: Path) -> None:
     attempt = distlaunch.get(ids[0]).requeue()
     assert result_of(here, "requeue", ids[1]) == {"run": ids[1], "attempt": attempt}
     assert [distlaunch.get(run).wait(120).attempt for run in ids] == [attempt, attempt]
+
+
+def move(here: Path) -> None:
+    (here / "distlaunch.toml").write_text('[clusters.lab]\nbackend = "local"\n')
+    ours, theirs = (distlaunch.submit("work.py", ["wait"]) for _ in range(2))
+    assert (ours.move("lab").id, distlaunch.get(ours.id).cluster) == (ours.id, "lab")
+    assert result_of(here, "move", theirs.id, "--to", "lab") == {"run": theirs.id, "cluster": "lab", "attempt": 1}
+    assert [run.cancel(force=True).attempt for run in (ours, theirs)] == [1, 1]  # type: ignore[union-attr]
 
 
 def adopt(here: Path) -> None:
@@ -274,6 +279,7 @@ CALLS: dict[str, Callable[[Path], None]] = {
     "prune": prune,
     "cancel": cancel,
     "requeue": requeue,
+    "move": move,
     "adopt": adopt,
     "hosts": hosts,
     "clusters": clusters,

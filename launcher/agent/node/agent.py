@@ -203,8 +203,7 @@ class Node:
         result, why = outcome.verdict(self.messages.own_cause, met=self.joining.met)
         within(_FAREWELL_S, lambda: self.joining.end(result, why), None)
         self.place.leave_project()
-        if self.place.job.hold_s:
-            holding.hold(self.place, self.out, self.stops, self.stopping.is_to_leave, result)
+        holding.hold(self.place, self.out, self.stops, self.stopping.is_to_leave, result)
         self.place.scratch.close()
         if why is not None and result == "failed":
             self.out.event("failure", cause=why)

@@ -1,8 +1,9 @@
 """A node's side of `fetch`: `agent.pyz host outputs SPEC`, where SPEC is the node's spec.json.
 
 Each request is a line of JSON on stdin, until stdin ends: `{"list": PATTERN}`, `{"read": NAME, "offset": BYTES}`,
-`{"release": true}`, for an agent that waits until its files are fetched, or `{"grant": true}`, for one that waits for
-its run's claim.
+`{"write": NAME, "bytes": COUNT}` with that many bytes after it, `{"hold": true}`, so that the agent waits at its end
+until its files are fetched, `{"await": true}`, answered once it does, `{"release": true}`, for an agent that waits for
+that, or `{"grant": true}`, for one that waits for its run's claim.
 Frames on stdout, each a line and the data that it announces:
     d BYTES    this many bytes of the file follow
     k          nothing yet; keeps the connection alive
@@ -17,8 +18,9 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Dict
+from typing import Any, Callable, Dict
 
+from .receive import receive
 from .tree import Tree, TreeError
 
 READY = b"\ndistlaunch-outputs-1\n"
@@ -33,7 +35,10 @@ RELEASED = "fetched"
 CONNECTED = "fetching"
 """In the run's directory: its time changes while a launcher is connected, for an agent that waits until it is done."""
 
-_ALIVE_S = 5.0
+HELD, WAITING = "held", "waiting"
+"""In the run's directory: the agent is to wait until its files are fetched; and it does."""
+
+_ALIVE_S, _LOOK_S = 5.0, 0.1
 
 
 def directory_of(spec: Dict[str, Any]) -> str:
@@ -62,24 +67,40 @@ def main(spec_path: str) -> None:
         tree = Tree(directory_of(spec), alive)
     except (OSError, ValueError, KeyError) as error:
         sys.exit(f"{spec_path}: {error}")
-    _be_seen(spec)
+    if spec.get("hold_s"):
+        _be_seen(spec)
     _write(READY)
     while line := sys.stdin.buffer.readline():
         request = json.loads(line)
         try:
-            if "list" in request:
-                found = tree.listed(request["list"])
-            elif "release" in request or "grant" in request:
-                note = os.path.join(spec["directory"], RELEASED if "release" in request else GRANTED)
-                os.close(os.open(note, os.O_WRONLY | os.O_CREAT, 0o600))
-                found = {}
-            else:
-                found = tree.read(request["read"], int(request["offset"]), send)
+            found = _answer(request, spec, tree, send, alive)
         except TreeError as error:
             found = {"problem": str(error)}
         except OSError as error:
             found = {"problem": f"{os.fsdecode(error.filename or tree.top)}: {error.strerror or error}"}
         _write(b"a " + json.dumps(found).encode("ascii") + b"\n")
+
+
+def _answer(
+    request: Dict[str, Any], spec: Dict[str, Any], tree: Tree, send: Callable[[bytes], None], alive: Callable[[], None]
+) -> Dict[str, Any]:
+    if "list" in request:
+        return tree.listed(request["list"])
+    if "write" in request:
+        problem = receive(tree.top, request["write"], int(request["bytes"]), sys.stdin.buffer)
+        return {"problem": problem} if problem else {}
+    if "read" in request:
+        return tree.read(request["read"], int(request["offset"]), send)
+    if "await" in request:
+        while not os.path.exists(os.path.join(spec["directory"], WAITING)):
+            time.sleep(_LOOK_S)
+            alive()
+        return {}
+    if "hold" in request:
+        _be_seen(spec)
+    note = HELD if "hold" in request else RELEASED if "release" in request else GRANTED
+    os.close(os.open(os.path.join(spec["directory"], note), os.O_WRONLY | os.O_CREAT, 0o600))
+    return {}
 
 
 def _be_seen(spec: Dict[str, Any]) -> None:
@@ -93,8 +114,7 @@ def _be_seen(spec: Dict[str, Any]) -> None:
                 os.utime(sign)
                 time.sleep(_ALIVE_S)
 
-    if spec.get("hold_s"):
-        threading.Thread(target=show, name="connected", daemon=True).start()
+    threading.Thread(target=show, name="connected", daemon=True).start()
 
 
 def _write(data: bytes) -> None:

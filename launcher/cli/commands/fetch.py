@@ -33,7 +33,7 @@ def fetch(  # noqa: PLR0917 - one per option
     $ distlaunch fetch --to here --node all train-20250101-120000-abcd
     """
     found = finding.find(observe.directory(fmt), run, on)
-    target, nodes = service.target(found, to), node or service.default_nodes(found)
+    target, nodes = service.target(found, to), service.default_nodes(found, node)
     with live_line.waiting(f"fetching from {found.id}"):
         fetched = service.fetch(found, patterns or (), target, nodes)
     output.result(fetched, *summary.fetched(fetched))

@@ -1,0 +1,122 @@
+"""`distlaunch move` between two clusters that are both this machine: what it refuses, and what it records."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from testbed import wait_until
+from tests.moving import STEPS, went_on
+
+if TYPE_CHECKING:
+    from tests.command import Cli
+
+CLUSTERS = """
+[clusters.a]
+backend = "local"
+[clusters.b]
+backend = "local"
+nproc_per_node = 2
+[clusters.many]
+backend = "slurm"
+array = "0-3"
+"""
+
+
+@pytest.fixture
+def run(distlaunch: Cli) -> str:
+    """A run on `a` that has made some steps."""
+    distlaunch.write("system.toml", CLUSTERS)
+    distlaunch.write("steps.py", STEPS)
+    started = distlaunch("run", "--on", "a", "--env", "A=b", "--detach", "steps.py", "60")
+    assert started.exit_code == 0, started.stderr
+    name = started.stdout.strip()
+    wait_until("steps", lambda: "step 3\n" in distlaunch("logs", name).stdout)
+    return name
+
+
+def test_a_run_goes_on_elsewhere_under_its_id_as_its_next_attempt(distlaunch: Cli, run: str) -> None:
+    moved = distlaunch("move", run, "--to", "b", "--carry", "out/*", "--output", "json")
+    assert moved.exit_code == 0, moved.stderr
+    assert moved.json["result"] == {"run": run, "cluster": "b", "attempt": 1}
+
+    assert distlaunch("wait", run).exit_code == 0
+    went_on(distlaunch("logs", run).stdout, 60, 2)
+    state = distlaunch("status", run, "--output", "json").json["result"]
+    assert (state["state"], state["attempt"], state["cluster"]) == ("success", 1, "b")
+    assert state["nodes"][0]["ranks"] == [0, 1], "as the settings of `b` say"
+    former, now = state["race"]["tries"]
+    assert (former["cluster"], former["run"], now["cluster"]) == ("a", run, "b")
+    assert former["granted_at"] < former["cancelled_at"] <= now["granted_at"]
+    assert "until it was moved away" in distlaunch("status", run).stdout
+    assert [row["run"] for row in distlaunch("ls", "--output", "json").json["result"]["runs"]] == [run]
+
+    again = distlaunch("requeue", run)
+    assert (again.exit_code, again.stdout) == (0, f"{run}: attempt 2\n"), again.stderr
+    assert distlaunch("wait", run).exit_code == 0
+    assert distlaunch("rm", run).exit_code == 0
+    assert list(distlaunch.runs.iterdir()) == []
+
+
+def test_a_run_moves_as_often_as_wanted_also_after_it_was_cancelled(distlaunch: Cli, run: str) -> None:
+    for number, to in enumerate(("b", "a"), start=1):
+        moved = distlaunch("move", run, "--to", to, "--carry", "out/state-*")
+        assert moved.stdout == f"{run}: attempt {number} on {to}\n", moved.stderr
+        _begun(distlaunch, run, number + 1)
+    assert distlaunch("cancel", run).exit_code == 0
+    again = distlaunch("move", run, "--to", "b")
+
+    assert again.exit_code == 0, again.stderr
+    assert distlaunch("wait", run).exit_code == 0
+    went_on(distlaunch("logs", run).stdout, 60, 4)
+    late = distlaunch("move", run, "--to", "a")
+    assert (late.exit_code, f"{run} has succeeded" in late.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--to", "c"), "unknown cluster 'c'"),
+        (("--to", "b", "--node", "1"), "has no node '1'"),
+        (("--to", "many"), "many: its settings make a job array of it"),
+        ((), "--to"),
+    ],
+)
+def test_what_cannot_be_moved_goes_on_where_it_is(
+    distlaunch: Cli, run: str, words: tuple[str, ...], error: str
+) -> None:
+    refused = distlaunch("move", run, *words)
+
+    assert (refused.exit_code, error in refused.stderr) == (2, True), refused.stderr
+    assert distlaunch("status", run, "--output", "json").json["result"]["state"] == "running"
+    assert distlaunch("cancel", run, "--force").exit_code == 0
+
+
+def test_a_run_of_another_directory_and_one_without_its_request_are_refused(distlaunch: Cli, run: str) -> None:
+    elsewhere = distlaunch.directory / "elsewhere"
+    elsewhere.mkdir()
+    there = distlaunch("move", run, "--to", "b", cwd=elsewhere)
+    record = distlaunch.runs / run / "run.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "given": {}}))
+    unknown = distlaunch("move", run, "--to", "b")
+
+    assert (there.exit_code, f"hint: cd {distlaunch.directory}" in there.stderr) == (2, True), there.stderr
+    assert (unknown.exit_code, "does not record how it was launched" in unknown.stderr) == (2, True)
+    assert distlaunch("cancel", run, "--force").exit_code == 0
+
+
+def test_files_that_are_not_there_leave_a_run_that_can_be_started_again(distlaunch: Cli, run: str) -> None:
+    refused = distlaunch("move", run, "--to", "b", "--carry", "nowhere/*")
+
+    assert refused.exit_code == 2
+    assert "nothing matches 'nowhere/*'" in refused.stderr
+    assert f"distlaunch requeue {run} continues where it was" in refused.stderr
+    assert distlaunch("requeue", run).exit_code == 0
+    assert distlaunch("wait", run).exit_code == 0
+    went_on(distlaunch("logs", run).stdout, 60, 2)
+
+
+def _begun(distlaunch: Cli, run: str, times: int) -> None:
+    wait_until("an attempt", lambda: distlaunch("logs", run).stdout.count("[0:0] begins") == times)
