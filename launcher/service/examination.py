@@ -84,6 +84,15 @@ def values(asked: dict[str, Any], seconds: float) -> dict[str, Any]:
     return {**asked, **told, "fetch": (), "script": "doctor.py", "args": ["--seconds", f"{seconds:g}"]}
 
 
+def check_reports(request: Request) -> None:
+    """Raise `SpecError` if the nodes' reports could not be read."""
+    if getattr(request.backend.opts, "login_shell", "sh") == "none":
+        raise SpecError(
+            "doctor reads what its job writes, and login_shell = 'none' allows single commands only",
+            hint="distlaunch doctor slurm on the login node, or on a node",
+        )
+
+
 def check_quarantine(request: Request) -> None:
     """Raise `SpecError` if the request has no cluster, or a backend that cannot exclude hosts."""
     if not request.cluster:
@@ -176,6 +185,7 @@ def send(planned: launch.Launch, interrupts: Interrupts | Unattended) -> tuple[R
     from launcher.service.follow import Follower, View
     from launcher.service.leaving import Leaving
 
+    check_reports(planned.request)
     backend = planned.request.backend
     run = launch.start(planned, interrupts)
     nodes = len(planned.plan.nodes)

@@ -119,6 +119,22 @@ def test_what_does_not_fit_into_a_job_file_is_refused_before_it_is_sent(commands
     assert not commands.node.slurm.run(("squeue", "--noheader")).stdout
 
 
+def test_what_needs_more_than_single_commands_is_refused_before_it_is_sent(commands: Laptop) -> None:
+    commands.cli.write("waits.py", WAITS)
+    settings = (commands.cli.directory / "system.toml").read_text()
+    commands.cli.write("system.toml", f"{settings}[clusters.here]\nbackend = 'local'\n")
+    examined = commands("doctor", "--on", "juno")
+    raced = commands("run", "--on", "here,juno", "--start", "first", "waits.py", "1", "0")
+    run = commands("run", "--on", "here", "--detach", "waits.py", "600", "0.3").stdout.strip()
+    moved = commands("move", run, "--to", "juno")
+
+    for done in (examined, raced, moved):
+        assert (done.exit_code, done.stderr.count("error[")) == (2, 1), done.stderr
+        assert "login_shell = 'none' allows single commands" in done.stderr
+    assert commands.status(run)["exit_code"] is None
+    assert commands("cancel", "--force", run).exit_code == 0
+
+
 def test_a_job_whose_id_was_lost_is_found_by_its_comment(commands: Laptop) -> None:
     """The login node is cut off right after sbatch has submitted."""
     commands.cli.write("waits.py", WAITS)

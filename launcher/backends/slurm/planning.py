@@ -28,6 +28,7 @@ def plan(opts: SlurmOptions, site: Site, within: Allocation | None, spec: JobSpe
     """The job file and the spec, made without a query to Slurm."""
     if within and spec.all_nodes:
         spec = replace(spec, nodes=NodeRange(min=within.nodes, max=within.nodes))
+    _check_claim(spec, site)
     tasks = _tasks(opts, spec, within)
     nodes = allocation.nodes_of(spec.nodes, within) if within else spec.nodes.max
     where, placed = site.directory(run_dir), places.find(spec, opts, site, directories.root_of(run_dir))
@@ -64,6 +65,15 @@ def plan(opts: SlurmOptions, site: Site, within: Allocation | None, spec: JobSpe
         run_dir=run_dir, directory=where, text=text(where), by_hand=text(script.MOVED), job=job, nodes=tuple(rows),
         bundled=bundled and not placed.script, name=spec.name, within=within, placed=placed, tasks=tasks,
     )  # fmt: skip
+
+
+def _check_claim(spec: JobSpec, site: Site) -> None:
+    """Raise `SpecError` for a run that waits for its claim, if it cannot be told."""
+    if spec.agents.get("claim") and not site.has_shell:
+        raise SpecError(
+            "a run that waits until it may start has to be told, and login_shell = 'none' allows single commands only",
+            hint="name this cluster alone",
+        )
 
 
 def _tasks(opts: SlurmOptions, spec: JobSpec, within: Allocation | None) -> tuple[int, ...]:
