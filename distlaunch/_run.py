@@ -173,7 +173,8 @@ class Run:
         `LaunchError`: before it is stopped if that cluster cannot take it; later, `requeue` continues it where it was.
         """
         record = directories.again(self._record)
-        return Run(moving.move(record, to, tuple(carry), fetching.default_nodes(record, node)))
+        patterns = (carry,) if isinstance(carry, str) else tuple(carry)
+        return Run(moving.move(record, to, patterns, fetching.default_nodes(record, node)))
 
     @quiet
     def fetch(self, *patterns: str, to: str | os.PathLike[str] | None = None, node: int | str | None = None) -> Fetched:

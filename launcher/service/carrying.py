@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from launcher.results.run import RunState
     from launcher.runs.records import Run
 
-CARRIED = "carried"
-"""The directory in the run's own that holds them meanwhile."""
-
 _LOOK_S, _AGAIN_S, _COMES_S = 0.2, 1.0, 120.0
 """How long a node may take to be there after node 0."""
 
@@ -73,7 +70,11 @@ def _held(
         with live_line.waiting(f"stopping {run.id}, and fetching from it"):
             end = Question(partial(cancel.cancel, run), "cancel")
             for rank, outputs in zip(ranks, held, strict=True):
-                outputs.await_end()
+                ready = Question(outputs.await_end, f"the end of node {rank}")
+                while not ready.answered(_LOOK_S):
+                    if end.answered(0.0):
+                        end.answer()  # raises if the run does not end
+                ready.answer()
                 transfer.begin(rank, lambda: None)
             found = _carried(transfer.fetched(), directory)
             while not end.answered(_LOOK_S):

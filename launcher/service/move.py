@@ -22,6 +22,7 @@ from launcher.runs import directories, lock, moves, races, records
 from launcher.service import cancel, carrying, fetch, launch, observe, request
 from launcher.service.rival import Rival, grant, say, submit
 from launcher.settings import config
+from launcher.system import storage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,11 +47,20 @@ def move(run: Run, to: str, patterns: Sequence[str], nodes: str) -> Run:
     the run is stopped if the cluster cannot take it; later, the run can be started again where it was.
     """
     _check(run)
+    tries = run.root / run.id / races.TRIES
+    with storage.storage_errors(tries):
+        tries.mkdir(mode=0o700, exist_ok=True)
+    with lock.hold(tries, "move"):  # the run's own lock is needed to stop it
+        return _stopped_and_moved(directories.read(run.root, run.id), to, patterns, nodes)
+
+
+def _stopped_and_moved(run: Run, to: str, patterns: Sequence[str], nodes: str) -> Run:
+    """The same; the caller holds the lock for moves of the run."""
     state = observe.state_of(run)
     _check_end(run, state)
     planned = _planned(run, to, int(state["attempt"] or 0) + 1)
     fetch.nodes_of(run, nodes)
-    directory = run.root / run.id / carrying.CARRIED
+    directory = run.root / run.id / "carried"
     try:
         state, files = carrying.stopped(run, state, patterns, nodes, directory)
         _check_end(run, state)
@@ -167,7 +177,11 @@ class _Move:
         }  # fmt: skip
         noted = records.note_race(self._recorded, {**before, "claim": None, "tries": [*former, new]})
         races.move(noted, self._try.run.id, self._try.cluster)
-        grant(self._try.run, self._try.backend)
+        try:
+            grant(self._try.run, self._try.backend)
+        except LaunchError:
+            output.warn(f"{self._run.id} is on {self._try.cluster} now; distlaunch status {self._run.id} lets it start")
+            raise
         assert noted.race
         new = {**new, "granted_at": now}
         moves.end(records.note_race(noted, {**noted.race, "tries": [*former, new]}))

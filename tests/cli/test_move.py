@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
+from launcher.errors import CommandError
+from launcher.runs.records import Run
+from launcher.service import cancel, carrying, observe
 from testbed import wait_until
 from tests.moving import STEPS, went_on
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.command import Cli
 
 CLUSTERS = """
@@ -116,6 +124,35 @@ def test_files_that_are_not_there_leave_a_run_that_can_be_started_again(distlaun
     assert distlaunch("requeue", run).exit_code == 0
     assert distlaunch("wait", run).exit_code == 0
     went_on(distlaunch("logs", run).stdout, 60, 2)
+
+
+def test_of_two_moves_at_once_one_is_refused_and_takes_nothing_from_the_other(distlaunch: Cli, run: str) -> None:
+    words = ("move", run, "--to", "b", "--carry", "out/*")
+    moves = [distlaunch.start(*words), distlaunch.start(*words)]
+    said = [process.communicate(timeout=120)[1].decode() for process in moves]
+
+    assert sorted(process.returncode for process in moves) == [0, 2], said
+    assert any("`distlaunch move`, process" in text for text in said)
+    assert distlaunch("wait", run).exit_code == 0
+    went_on(distlaunch("logs", run).stdout, 60, 2)
+
+
+def test_a_run_that_cannot_be_stopped_is_an_error_not_a_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its agents, whose ends are waited for, then never end."""
+    asleep = threading.Event()
+    outputs = SimpleNamespace(hold=lambda: None, await_end=asleep.wait, close=asleep.set)
+    backend = SimpleNamespace(loses_outputs=True, has_outputs=True, open_outputs=lambda *_: outputs, name="k8s")
+    backend.sees_outputs = lambda: False
+    monkeypatch.setattr(observe, "backend_of", lambda _: backend)
+    monkeypatch.setattr(cancel, "cancel", Mock(side_effect=CommandError("you may not delete jobs")))
+    handle: Any = {"hosts": ["n1"]}
+    run = Run(id="a-20250101-120000-abcd", path=tmp_path, backend="k8s", handle=handle)
+    state: Any = {"exit_code": None, "nodes": [{"started": 1.0}]}
+
+    with pytest.raises(CommandError, match="you may not delete jobs"):
+        carrying.stopped(run, state, ("out/*",), "0", tmp_path / "carried")
+
+    assert asleep.is_set(), "and the connection is closed"
 
 
 def _begun(distlaunch: Cli, run: str, times: int) -> None:
