@@ -96,6 +96,11 @@ def number_of(item: Manifest) -> int:
     return int(number) if number.isascii() and number.isdigit() and len(number) < _DIGITS else 0
 
 
+def inputs_of(name: str, attempt: str) -> str:
+    """What the names of the ConfigMaps and Secrets that an attempt's pods mount begin with."""
+    return f"{name}-{attempt}" if attempt else name
+
+
 def read(item: Manifest) -> About | None:
     """What an object's annotation says; None without one. `ValueError` if it is wrong, as anyone can write one."""
     text = (item["metadata"].get("annotations") or {}).get(NOTE)

@@ -95,8 +95,8 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         )
         master = master_text(job.rendezvous["addr"], job.master_port)
         return KubernetesPlan(
-            run_dir=run_dir, name=name, objects=tuple(made), job=job, nodes=tuple(rows), secrets=spec.secrets,
-            python=pod.python_of(spec), snapshot=snapshot, master=master,
+            run_dir=run_dir, name=name, inputs=name, objects=tuple(made), job=job, nodes=tuple(rows),
+            secrets=spec.secrets, python=pod.python_of(spec), snapshot=snapshot, master=master,
         )  # fmt: skip
 
     def _objects(self, spec: JobSpec, run: str, name: str, sent: list[dict[str, Any]]) -> list[Manifest]:

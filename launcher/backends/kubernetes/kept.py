@@ -12,7 +12,7 @@ from launcher.agent.job import Job
 from launcher.backends._base import PlannedNode, master_text
 from launcher.backends.kubernetes import about, kubeconfig
 from launcher.backends.kubernetes.plan import KubernetesPlan
-from launcher.backends.kubernetes.pod import RUN_LABEL
+from launcher.backends.kubernetes.pod import RUN_LABEL, key_name
 from launcher.errors import StorageError
 from launcher.runs import lock
 from launcher.system import storage
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from launcher.backends.kubernetes.pod_status import Object
 
 _SPEC = "spec.json"
+_NAMED_BY = {"configMap", "secret", "secretKeyRef"}
+"""Fields of a pod that name a ConfigMap or a Secret."""
 
 
 class Kept(TypedDict):
@@ -90,8 +92,13 @@ def read(run_dir: Path) -> Kept | None:
 
 
 def plan_of(kept: Kept, handle: KubernetesHandle, attempt: int, note: str, why: str) -> KubernetesPlan:
-    """The plan of another attempt: the same objects, whose agents know its number and why there is one."""
-    made = kept["objects"]
+    """The plan of another attempt: the same objects, whose agents know its number and why there is one.
+
+    What its pods mount has a name of its own: a kubelet may have the former attempt's content under the old one.
+    """
+    former = about.inputs_of(handle["name"], about.attempt_of(about.owner_of(kept["objects"])))
+    inputs = about.inputs_of(handle["name"], note)
+    made = _renamed(_apart(kept["objects"]), former, inputs)
     spec: dict[str, Any] = {}
     for item in made:
         item["metadata"].setdefault("annotations", {})[about.ATTEMPT] = note
@@ -103,8 +110,47 @@ def plan_of(kept: Kept, handle: KubernetesHandle, attempt: int, note: str, why: 
     return KubernetesPlan(
         run_dir=Path(handle["run_dir"]), name=handle["name"], objects=tuple(made), job=job, nodes=tuple(rows),
         secrets=tuple(kept["secrets"]), python=handle["python"], snapshot=None,
-        master=master_text(job.rendezvous["addr"], job.master_port),
+        master=master_text(job.rendezvous["addr"], job.master_port), inputs=inputs,
     )  # fmt: skip
+
+
+def _apart(made: list[Manifest]) -> list[Manifest]:
+    """The objects, of which the owner is none that pods mount: the ConfigMap of bare pods gives its content away."""
+    owner = about.owner_of(made)
+    if owner["kind"] != "ConfigMap" or "data" not in owner:
+        return made
+    notes = owner["metadata"].get("annotations") or {}
+    meta = {**owner["metadata"], "annotations": {key: notes[key] for key in notes if not key.startswith("distlaunch/")}}
+    empty = {key: value for key, value in owner.items() if key not in ("data", "binaryData")}
+    return [empty, {**owner, "metadata": meta}, *made[1:]]
+
+
+def _renamed(made: list[Manifest], former: str, inputs: str) -> list[Manifest]:
+    """The objects with other names of ConfigMaps and Secrets, wherever pods name them."""
+    owner = about.owner_of(made)
+    maps = [item["metadata"]["name"] for item in made if item["kind"] == "ConfigMap" and item is not owner]
+    names = {name: inputs + name[len(former) :] for name in maps if name == former or name.startswith(f"{former}-")}
+    names |= {former: inputs, key_name(former): key_name(inputs)}
+
+    def rename(found: Any) -> Any:
+        if isinstance(found, list):
+            return [rename(each) for each in found]
+        if not isinstance(found, dict):
+            return found
+        new = {key: rename(value) for key, value in found.items()}
+        for key in _NAMED_BY & new.keys():
+            if isinstance(new[key], dict) and new[key].get("name") in names:
+                new[key]["name"] = names[new[key]["name"]]
+        return new
+
+    found = [
+        {**item, "metadata": {**item["metadata"]}} if item["kind"] == "ConfigMap" else rename(item) for item in made
+    ]
+    for item in found:
+        meta = item["metadata"]
+        if item["kind"] == "ConfigMap" and item is not about.owner_of(found):
+            meta["name"] = names.get(meta["name"], meta["name"])
+    return found
 
 
 def current(owner: Object | None, handle: KubernetesHandle) -> tuple[Object | None, bool]:

@@ -6,7 +6,7 @@ import copy
 import json
 from typing import TYPE_CHECKING, Any
 
-from launcher.backends.kubernetes import objects
+from launcher.backends.kubernetes import about, objects
 from launcher.backends.kubernetes.pod import GROUP_COUNT, GROUP_LABEL, QUEUE_LABEL
 from launcher.errors import RequestError
 
@@ -66,7 +66,11 @@ def read(cluster: Cluster, handle: KubernetesHandle, owner: Object, pods: Sequen
     _check(beside, handle)
     if handle["kind"] == "pods":  # the ConfigMap that owns them is the first one
         beside = [main, *(item for item in beside if item["metadata"]["name"] != handle["name"] or not _is_map(item))]
-    return {"objects": [*beside, *made], "secrets": _secrets(handle["name"], template), "function": None}
+    return {
+        "objects": [*beside, *made],
+        "secrets": _secrets(about.inputs_of(handle["name"], about.attempt_of(owner)), template),
+        "function": None,
+    }
 
 
 def _template(kind: str, item: Manifest) -> Manifest:

@@ -35,6 +35,9 @@ class KubernetesPlan:
     name: str
     """The objects' name."""
 
+    inputs: str
+    """What the names of the ConfigMaps and Secrets that its pods mount begin with."""
+
     objects: tuple[Manifest, ...]
     job: Job
     """Content of spec.json."""

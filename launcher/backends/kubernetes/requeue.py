@@ -1,4 +1,4 @@
-"""Starts a run again: as Kubernetes does after a disruption if it can, else as new objects with the same names.
+"""Starts a run again: as Kubernetes does after a disruption if it can, else as new objects.
 
 The former attempt's owner is deleted and its pods have ended before anything of the new one exists, and of two commands
 that create an owner with one name, only one succeeds: at no moment can two attempts run.
