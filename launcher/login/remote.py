@@ -15,6 +15,7 @@ import time
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from launcher.errors import BackendUnavailableError, CommandError
+from launcher.login.feeder import Feeder
 from launcher.system import proc
 
 if TYPE_CHECKING:
@@ -89,16 +90,13 @@ def run(
     """Run the program, with these bytes on stdin, and what `write` writes.
 
     Raises `BackendUnavailableError` if the login node is not reached, or if the connection breaks meanwhile: the
-    program may have run in part. `timeout_s` counts from when the login node has answered.
+    program may have run in part. What `write` raises is raised, after stdin was cut off there. `timeout_s` counts from
+    when the login node has answered, and grows with what is written.
     """
     text = program(body, *args)
-    with tempfile.TemporaryFile() as file:
-        file.write(text.encode(errors="surrogateescape") + stdin)
-        if write:
-            write(file)
-        size = file.tell()
-        file.seek(0)
-        code, out, err = _talk(login, [*login.words(), command(text)], file, timeout_s + size / _BYTES_PER_S)
+    code, out, err = _talk(
+        login, [*login.words(), command(text)], text.encode(errors="surrogateescape") + stdin, write, timeout_s
+    )
     err = err.rpartition(BEGUN.decode())[2]  # login files may print there, too
     begun = out.find(BEGUN)
     answer, mark, rest = out[begun + len(BEGUN) :].rpartition(ENDED)
@@ -143,30 +141,41 @@ def _late(login: Login, limit_s: float, *, begun: bool) -> BackendUnavailableErr
     return BackendUnavailableError(f"{login.name} does not answer within {_FIRST_S:.0f} s")
 
 
-def _talk(login: Login, argv: Sequence[str], stdin: IO[bytes], limit_s: float) -> tuple[int, bytes, str]:
+def _talk(
+    login: Login, argv: Sequence[str], stdin: bytes, write: Callable[[IO[bytes]], None] | None, limit_s: float
+) -> tuple[int, bytes, str]:
     """Run ssh: its exit code, stdout and stderr."""
-    out, begun, limit = bytearray(), False, time.monotonic() + _FIRST_S
-    with tempfile.TemporaryFile() as said:
+    out, begun, first = bytearray(), 0.0, time.monotonic() + _FIRST_S
+    with tempfile.TemporaryFile() as said, Feeder(stdin, write) as feeder:
         try:
-            process = subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=said, start_new_session=True)
+            process = subprocess.Popen(
+                argv, stdin=feeder.reads, stdout=subprocess.PIPE, stderr=said, start_new_session=True
+            )
         except OSError as error:
             raise CommandError(f"ssh cannot be started: {error.strerror}") from error
         with process, selectors.DefaultSelector() as selector:
             assert process.stdout
             selector.register(process.stdout, selectors.EVENT_READ)
+            feeder.start()
             try:
                 while True:
-                    if not selector.select(max(0.0, limit - time.monotonic())):
-                        raise _late(login, limit_s, begun=begun)
+                    limit = begun + limit_s + feeder.written / _BYTES_PER_S if begun else first
+                    left_s = limit - time.monotonic()
+                    if left_s < 0:
+                        feeder.check()
+                        raise _late(login, limit_s, begun=bool(begun))
+                    if not selector.select(left_s):
+                        continue
                     data = os.read(process.stdout.fileno(), proc.LAST_BYTES)
                     out += data
                     if not begun and BEGUN in out:
-                        begun, limit = True, time.monotonic() + limit_s
+                        begun = time.monotonic()
                     if len(out) > _ANSWER_BYTES:
                         raise CommandError(f"{login.name} has printed more than {_ANSWER_BYTES >> 20} MB")
                     if not data:
                         break
                 process.wait(max(0.1, limit - time.monotonic()))
+                feeder.check()
             finally:
                 process.kill()
         said.seek(0)

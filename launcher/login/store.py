@@ -199,15 +199,29 @@ def pack_of(files: Sequence[File]) -> str:
     return hashlib.sha256("".join(file.sha256 for file in files).encode()).hexdigest()[:32] + ".tar"
 
 
+def pack_bytes(files: Sequence[File]) -> int:
+    """The size of the pack with these files."""
+    size = sum(len(_member(file).tobuf(tarfile.PAX_FORMAT)) + _rounded(file.size, tarfile.BLOCKSIZE) for file in files)
+    return _rounded(size + 2 * tarfile.BLOCKSIZE, tarfile.RECORDSIZE)
+
+
 def write_pack(snapshot: Snapshot, files: tuple[File, ...], target: IO[bytes]) -> None:
     """Write the pack with these files of the snapshot. Raises `SpecError` if one has changed since it was taken."""
     with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         for file in files:
-            info = tarfile.TarInfo(file.sha256)
-            info.size = file.size
             reader = Reader(snapshot.directory, file)
-            tar.addfile(info, io.BufferedReader(reader, _BLOCK_BYTES))
+            tar.addfile(_member(file), io.BufferedReader(reader, _BLOCK_BYTES))
             reader.check()
+
+
+def _member(file: File) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(file.sha256)
+    info.size = file.size
+    return info
+
+
+def _rounded(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
 
 
 def listing(snapshot: Snapshot, packs: tuple[str, ...], directory: str, project: str) -> dict[str, object]:

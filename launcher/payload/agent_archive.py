@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import marshal
 import re
@@ -60,6 +61,16 @@ def packed() -> bytes:
         members |= {name: source.read_bytes(), f"{name}c": _byte_code(source, f"agent.pyz/{name}")}
     # Level 1 for an archive that is made for each run and sent to few hosts.
     return _archive(_MAIN, members, level=1)
+
+
+@cache
+def digest() -> str:
+    """SHA-256 over all that decides what `packed` returns, without the work of packing."""
+    found = hashlib.sha256(f"{sys.version} {zlib.ZLIB_RUNTIME_VERSION}".encode())
+    for source in (Path(__file__), *_sources()):
+        text = source.read_bytes()
+        found.update(f"\0{source.relative_to(_ROOT)} {len(text)}\0".encode() + text)
+    return found.hexdigest()
 
 
 @cache

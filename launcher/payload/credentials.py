@@ -39,10 +39,11 @@ _KEY_FILES = re.compile(r"(?:/[^/.]+|\.(?:pem|key|crt|cer|p8|asc|gpg|txt))\Z", r
 """Files in which a private key may follow something else, such as its certificate. Elsewhere it comes first."""
 
 _CONTENTS = tuple(
-    (re.compile(files, re.IGNORECASE), re.compile(content, re.MULTILINE))
-    for files, content in (
+    (re.compile(files, re.IGNORECASE), words, re.compile(content, re.MULTILINE))
+    for files, words, content in (
         (
             r"\.json\Z",
+            (b'"private_key"', b'"refresh_token"', b'"client_secret"', b'"auths"'),
             (
                 rb'"private_key"\s*:\s*"|"refresh_token"\s*:\s*"|"client_secret"\s*:\s*"|'
                 rb'"auths"\s*:\s*\{[^\0]*?"auth"\s*:\s*"'
@@ -50,13 +51,24 @@ _CONTENTS = tuple(
         ),
         (
             r"(?:\.ya?ml|\.conf|/[^/.]*)\Z",
+            (b"kind:",),
             rb"\A(?=[^\0]*^kind:\s*Config\b)[^\0]*^[ \t]*(?:- )?(?:client-key-data|token|password):[ \t]*\S",
         ),
-        (r"(?:\.ini|\.cfg|\.conf|\.toml|/[^/.]*)\Z", rb"^[ \t]*aws_secret_access_key[ \t]*=[ \t]*\S"),
-        (r"/\.?(?:npmrc|yarnrc(?:\.yml)?)\Z", rb"_auth(?:Token)?\s*=\s*\S|npmAuthToken:\s*\S|_password\s*=\s*\S"),
-        (r"/(?:pip\.conf|\.condarc|\.gitconfig)\Z", rb"://[^/\s:@]+:[^/\s@]+@"),
+        (
+            r"(?:\.ini|\.cfg|\.conf|\.toml|/[^/.]*)\Z",
+            (b"aws_secret_access_key",),
+            rb"^[ \t]*aws_secret_access_key[ \t]*=[ \t]*\S",
+        ),
+        (
+            r"/\.?(?:npmrc|yarnrc(?:\.yml)?)\Z",
+            (b"_auth", b"npmAuthToken", b"_password"),
+            rb"_auth(?:Token)?\s*=\s*\S|npmAuthToken:\s*\S|_password\s*=\s*\S",
+        ),
+        (r"/(?:pip\.conf|\.condarc|\.gitconfig)\Z", (b"://",), rb"://[^/\s:@]+:[^/\s@]+@"),
     )
 )
+"""Which files, words of which one is in a content that fits, as looking for them takes a tenth of the time, and what
+fits."""
 
 _DOTENV = re.compile(r"\.env\Z", re.IGNORECASE)
 _LINE = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*[\"']?([^\s\"']*)", re.MULTILINE)
@@ -94,8 +106,9 @@ def inside(path: str, head: bytes) -> bool:
         not head[: key.start()].strip() or (_KEY_FILES.search(path) and head[: key.start()].endswith((b"\n", b"\r")))
     ):
         return True
-    if any(files.search(path) and content.search(head) for files, content in _CONTENTS):
-        return True
+    for files, words, content in _CONTENTS:
+        if files.search(path) and any(word in head for word in words) and content.search(head):
+            return True
     return bool(_DOTENV.search(path)) and any(is_secret(*line) for line in _LINE.findall(head.decode(errors="replace")))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -85,3 +86,32 @@ def test_files_of_a_launch_that_is_being_sent_stay(laptop: Laptop) -> None:
     assert code == 0, said
     assert launcher.lines == ["line 0"]
     assert not list((laptop.top / "claims").iterdir())
+
+
+def test_a_file_that_changes_while_it_is_sent_is_named_and_nothing_is_submitted(laptop: Laptop) -> None:
+    """The login node reads no more until the file has changed: not all of it fits into what is on the way."""
+    laptop.cli.write("waits.py", WAITS)
+    large = laptop.cli.write("large.bin", "x" * 30_000_000)
+    gate, begun = laptop.home / "gate", laptop.home / "begun"
+    laptop.node.stand_in("tar", f': >{begun}; while [ ! -e {gate} ]; do sleep 0.1; done; exec "$real" "$@"')
+    try:
+        launcher = laptop.follow("--gres", "none", "waits.py", "1", "0")
+        wait_until("the launch", begun.exists, limit_s=LIMIT_S)
+        with large.open("r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(b"y")
+        gate.touch()
+        code, said = launcher.end()
+    finally:
+        gate.touch()
+        laptop.node.stand_in("tar")
+
+    assert code == 2, said
+    assert "large.bin changed while it was read" in said
+    assert "start again" in said
+    wait_until("an empty directory", lambda: not list(laptop.top.glob("incoming.*")), limit_s=LIMIT_S)
+    assert packs(laptop) == set()
+    assert not laptop.node.slurm.run(("squeue", "--noheader")).stdout
+    again = laptop("run", "--on", "juno", "--gres", "none", "waits.py", "1", "0")
+    assert again.exit_code == 0, again.stderr
+    assert len(packs(laptop)) == 1

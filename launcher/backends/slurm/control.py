@@ -130,7 +130,7 @@ def send(queue: Queue, run_dir: Path, submit: Callable[[], str], besides: str = 
         if isinstance(error, BackendUnavailableError) or out_of_reach(error.message):
             unsure = "connect failure" not in error.message
             raise BackendUnavailableError(error.message, hint=look, in_part=unsure) from error
-        if isinstance(error, StorageError):
+        if isinstance(error, StorageError) or error.hint:  # not what sbatch has said
             raise
         raise SpecError(error.message, hint=f"{way_out(error.message)}; the job file is in {run_dir}") from error
     except KeyboardInterrupt as stop:

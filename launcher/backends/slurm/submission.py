@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import tarfile
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,7 +19,7 @@ from launcher.backends.slurm import jobs, one_file, run_files, submitit
 from launcher.backends.slurm.site import LoginSite
 from launcher.errors import BackendUnavailableError, StorageError
 from launcher.login import remote
-from launcher.login.store import USES, Store, listing, uses, write_pack
+from launcher.login.store import USES, Store, listing, pack_bytes, uses, write_pack
 from launcher.payload import agent_archive
 from launcher.system import storage
 
@@ -86,19 +84,18 @@ def prepared(site: Site, plan: SlurmPlan, texts: Mapping[str, str], hosts: set[s
     contents = _written(plan, texts)
     if not site.has_shell:
         return partial(one_file.send, site, one_file.text(plan, contents, site.top))
-    agent = agent_archive.packed()
-    name = f"agent-{hashlib.sha256(agent).hexdigest()[:32]}.pyz"
+    name = f"agent-{agent_archive.digest()[:32]}.pyz"
     store = Store(site.login, site.top)
     project = plan.job.project or ""
     missing = store.missing(plan.placed.snapshot, name, plan.run_dir.name, project)
     _warn(site, missing, hosts)
 
     def write(target: IO[bytes]) -> None:
+        if missing.new and plan.placed.snapshot:
+            _write_pack(plan.placed.snapshot, missing, target)
         with tarfile.open(fileobj=target, mode="w|") as tar:
             if missing.agent:
-                _add(tar, f"packs/{name}", agent)
-            if missing.new and plan.placed.snapshot:
-                _add_pack(tar, plan.placed.snapshot, missing)
+                _add(tar, f"packs/{name}", agent_archive.packed())
             if plan.placed.snapshot:
                 packs = (*missing.packs, *filter(None, [missing.new]))
                 listed = listing(plan.placed.snapshot, packs, site.top, project)
@@ -163,14 +160,12 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
     tar.addfile(info, io.BytesIO(content))
 
 
-def _add_pack(tar: tarfile.TarFile, snapshot: Snapshot, missing: Missing) -> None:
-    """The pack, as a member of what is sent."""
-    with tempfile.TemporaryFile() as pack:
-        write_pack(snapshot, missing.files, pack)
-        info = tarfile.TarInfo(f"packs/{missing.new}")
-        info.size, info.mode, info.mtime = pack.tell(), 0o600, SENT_MTIME_S
-        pack.seek(0)
-        tar.addfile(info, pack)
+def _write_pack(snapshot: Snapshot, missing: Missing, target: IO[bytes]) -> None:
+    """The pack, as the first member of the tar that is sent; it is a tar itself, of whole blocks."""
+    info = tarfile.TarInfo(f"packs/{missing.new}")
+    info.size, info.mode, info.mtime = pack_bytes(missing.files), 0o600, SENT_MTIME_S
+    target.write(info.tobuf(tarfile.PAX_FORMAT))
+    write_pack(snapshot, missing.files, target)
 
 
 def _call(site: LoginSite, run: str, agent: str, write: Callable[[IO[bytes]], None]) -> str:
