@@ -190,8 +190,9 @@ class Job(NamedTuple):
     claim: Optional[Dict[str, Any]] = None
     """The run is queued on several clusters, and node 0 starts the workers only once it has the claim; None: at once.
 
-    `wait_s`: how long it waits for a launcher to grant that. With `place`, a directory or `ssh://HOST/DIRECTORY`, it
-    claims the file `race` there itself, for the run's name.
+    `wait_s`: how long it waits for a launcher to grant that. `kept`: a file that is there once one has, and outlasts
+    `directory`. With `place`, a directory or `ssh://HOST/DIRECTORY`, it claims the file `race` there itself, for the
+    run's name.
     """
 
     may_move: bool = False

@@ -82,7 +82,8 @@ class Claim:
     def _held(self) -> bool:
         if self._about.get("place"):
             return self._holder == self._place.job.run
-        return os.path.exists(os.path.join(self._place.job.directory, GRANTED))
+        places = (os.path.join(self._place.job.directory, GRANTED), self._about.get("kept"))
+        return any(path and os.path.exists(path) for path in places)
 
     def _why_not(self, limit_s: float) -> str:
         if self._holder:

@@ -147,7 +147,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
             workers=self._workers(spec),
             sigterm_means=Failure.PREEMPTED,
             replaces_lost=self.may_start_again,
-            **pod.holding(spec),
+            **(pod.holding(spec) | pod.claiming(spec)),
             plain_stream=True,
         )
 

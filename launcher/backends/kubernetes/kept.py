@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from launcher.agent.job import Job
 from launcher.backends._base import PlannedNode, master_text
-from launcher.backends.kubernetes import about, kubeconfig
+from launcher.backends.kubernetes import about, granted, kubeconfig
 from launcher.backends.kubernetes.plan import KubernetesPlan
 from launcher.backends.kubernetes.pod import RUN_LABEL, key_name
 from launcher.errors import StorageError
@@ -99,11 +99,14 @@ def plan_of(kept: Kept, handle: KubernetesHandle, attempt: int, note: str, why: 
     former = about.inputs_of(handle["name"], about.attempt_of(about.owner_of(kept["objects"])))
     inputs = about.inputs_of(handle["name"], note)
     made = _renamed(_apart(kept["objects"]), former, inputs)
+    again: dict[str, Any] = {"attempt": attempt, "why_again": why}
+    if granted.is_noted(Path(handle["run_dir"])):
+        again["claim"] = None
     spec: dict[str, Any] = {}
     for item in made:
         item["metadata"].setdefault("annotations", {})[about.ATTEMPT] = note
         if _SPEC in (item.get("data") or {}):
-            spec = {**json.loads(item["data"][_SPEC]), "attempt": attempt, "why_again": why}
+            spec = {**json.loads(item["data"][_SPEC]), **again}
             item["data"][_SPEC] = json.dumps(spec, indent=1) + "\n"
     job = Job(**spec)._replace(function=kept["function"])
     rows = (PlannedNode(node_rank=rank, host="", workers=None) for rank in range(handle["nodes"]))

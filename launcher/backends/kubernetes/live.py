@@ -92,7 +92,7 @@ def _beside(cluster: Cluster, name: str, template: Manifest, *, has_service: boo
         (item["projected"]["sources"] for item in volumes if item["name"] == "input"), []
     )
     for source in sources:
-        if "configMap" in source:
+        if "configMap" in source and not source["configMap"].get("optional"):
             path = f"{_CONFIG_MAPS.format(cluster.namespace)}/{source['configMap']['name']}"
             yield _fresh({**cluster.call("GET", path), "apiVersion": "v1", "kind": "ConfigMap"})
     for kind, (version, path) in _BESIDE.items():

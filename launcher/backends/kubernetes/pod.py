@@ -7,6 +7,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
+from launcher.agent.outputs.serve import GRANTED
 from launcher.backends.kubernetes import words
 from launcher.errors import SpecError
 from launcher.payload import project
@@ -76,6 +77,17 @@ def holding(spec: JobSpec) -> dict[str, Any]:
     return {"hold_s": HOLD_S, "hold_node": None if spec.fetches == "all" else int(spec.fetches)}
 
 
+def claiming(spec: JobSpec) -> dict[str, Any]:
+    """Where node 0 also finds the claim that a launcher grants, as fields of the agents' job."""
+    claim = spec.agents.get("claim")
+    return {"claim": {**claim, "kept": f"{INPUT}/{GRANTED}"}} if claim and not claim.get("place") else {}
+
+
+def granted_name(name: str) -> str:
+    """The ConfigMap that exists once the run has its claim, for pods that are started again."""
+    return f"{name}-{GRANTED}"
+
+
 def check_outputs(spec: JobSpec, opts: KubernetesOptions) -> None:
     """Tell the user if what the workers write is lost with their pods."""
     if opts.output_dir and (opts.workdir or not opts.snapshot):
@@ -108,7 +120,8 @@ def template(
 ) -> dict[str, Any]:
     """The pod template; `configs` are the ConfigMaps with its input."""
     meta: dict[str, Any] = {"labels": labels(run, opts), "annotations": {_DEFAULT_CONTAINER: container, **notes(opts)}}
-    volumes, mounts = _volumes(opts, configs, key_name(name) if spec.nodes.max > 1 or spec.function else "")
+    key = key_name(name) if spec.nodes.max > 1 or spec.function else ""
+    volumes, mounts = _volumes(opts, configs, key, granted_name(name) if claiming(spec) else "")
     body: dict[str, Any] = {
         "restartPolicy": "Never",
         "subdomain": name,
@@ -167,7 +180,7 @@ def key_name(name: str) -> str:
 
 
 def _volumes(
-    opts: KubernetesOptions, configs: list[str], key: str
+    opts: KubernetesOptions, configs: list[str], key: str, granted: str
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Volumes and mounts: the input, the run's directory, /dev/shm, and the user's own."""
     shm: dict[str, Any] = {"medium": "Memory"}
@@ -175,6 +188,7 @@ def _volumes(
         shm["sizeLimit"] = size
     sources: list[dict[str, Any]] = [{"configMap": {"name": config}} for config in configs]
     sources += [{"secret": {"name": key}}] if key else []
+    sources += [{"configMap": {"name": granted, "optional": True}}] if granted else []
     volumes: list[dict[str, Any]] = [
         {"name": "input", "projected": {"sources": sources}},
         {"name": "run", "emptyDir": {}},

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.agent.failures import Failure
-from launcher.backends.kubernetes import about, api, connecting, kept, live, pod_status, states, submission
+from launcher.backends.kubernetes import about, api, connecting, granted, kept, live, pod_status, states, submission
 from launcher.backends.kubernetes.objects import KINDS
 from launcher.backends.kubernetes.pod import QUEUE_LABEL, RUN_LABEL, STARTS_AGAIN
 from launcher.backends.kubernetes.pod_logs import PodLogs
@@ -179,6 +179,8 @@ class _Former:
             )
         try:
             sent = live.read(self._cluster, self._handle, self._owner, self._items)
+            if granted.is_kept(self._cluster, self._handle):
+                granted.note(self._run_dir)
         except (api.ApiError, api.UnreachableError) as error:
             raise api.explained(error, self._cluster, _DOING) from error
         kept.write(self._run_dir, sent)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from launcher.agent.failures import Failure
 from launcher.agent.terminal import attach
-from launcher.backends._outputs import RemoteOutputs
 from launcher.backends.kubernetes import admission, api, connecting, kept, pod_status, refused, states
 from launcher.backends.kubernetes.following import DOING
+from launcher.backends.kubernetes.granted import PodOutputs
 from launcher.backends.kubernetes.objects import KINDS
 from launcher.backends.kubernetes.pod import DIRECTORY, INPUT, RUN_LABEL, STARTS_AGAIN
 from launcher.backends.kubernetes.pod_exec import bridge, execute
@@ -276,9 +276,9 @@ class RunWatch:
         found.wait_for(attach.CONNECTED, _REACHED_S)
         return found
 
-    def open_outputs(self, node: int) -> RemoteOutputs:
+    def open_outputs(self, node: int) -> PodOutputs:
         """Connect to the files that the workers of that node have written, in the same way."""
-        return RemoteOutputs(f"node {node}'s pod", self._beside_agent(node, _OUTPUTS, "to fetch files"))
+        return PodOutputs(node, self._beside_agent(node, _OUTPUTS, "to fetch files"), self.cluster, self._handle)
 
     def _beside_agent(self, node: int, words: Sequence[str], doing: str) -> Bridge:
         argv = [self._python, f"{INPUT}/agent.pyz", *words]
