@@ -82,13 +82,13 @@ class Process(subprocess.Popen[Any]):
         self._close_pipe_fds(*(how[name] for name in pipes))  # type: ignore[attr-defined]
 
     def _wait(self, timeout: float | None) -> int:
-        try:
-            ended = self.returncode is not None or select.select([self._life], [], [], timeout)[0]
-        except ValueError:  # another thread has just closed it
-            ended = True
-        if not ended:
-            assert timeout is not None
-            raise subprocess.TimeoutExpired(self.args, timeout)
+        with self._waitpid_lock:  # type: ignore[attr-defined]
+            own = self._life.dup() if self.returncode is None else None  # another thread may close the other one
+        if own is not None:
+            with own:
+                if not select.select([own], [], [], timeout)[0]:
+                    assert timeout is not None
+                    raise subprocess.TimeoutExpired(self.args, timeout)
         self._internal_poll()
         return int(self.returncode)
 
