@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlencode, urlsplit
@@ -40,7 +41,7 @@ class ClosingSocket(ssl.SSLSocket):
 
 
 class KubeApi:
-    """One user's connection. Not for use by several threads at once.
+    """One user's connection, for one request at a time; several threads take turns.
 
     Args:
         server: as `https://10.77.0.254:6443`.
@@ -52,6 +53,7 @@ class KubeApi:
         self._ca = ca
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         self._connection: http.client.HTTPSConnection | None = None
+        self._turn = threading.RLock()
 
     def get(self, path: str, **query: str) -> Object:
         """Read one object or a list."""
@@ -102,9 +104,10 @@ class KubeApi:
 
     def close(self) -> None:
         """Close the connection; the next request opens one."""
-        if self._connection:
-            self._connection.close()
-        self._connection = None
+        with self._turn:
+            if self._connection:
+                self._connection.close()
+            self._connection = None
 
     def _json(
         self, method: str, path: str, body: Any, query: dict[str, str], content: str = "application/json"
@@ -119,21 +122,25 @@ class KubeApi:
         target = _target(path, query)
         data = None if body is None else json.dumps(body).encode()
         headers = {**self._headers, **({"Content-Type": content} if data else {})}
-        for last in (False, True):
-            fresh = self._connection is None
+        with self._turn:
+            status, said = self._answer(method, target, data, headers)
+        if status >= 300:
+            raise ApiError(status, message(said))
+        return said
+
+    def _answer(self, method: str, target: str, data: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
+        again = self._connection is not None  # the server may have closed it
+        while True:
             try:
                 connection = self._connection = self._connection or self._open()
                 connection.request(method, target, data, headers)
                 answer = connection.getresponse()
-                said = answer.read()
-                break
+                return answer.status, answer.read()
             except (OSError, http.client.HTTPException) as error:
                 self.close()
-                if fresh or last:
+                if not again:
                     raise TestbedError(f"{method} {target}: the API server cannot be reached: {error!r}") from error
-        if answer.status >= 300:
-            raise ApiError(answer.status, message(said))
-        return said
+                again = False
 
     def _open(self, silent_s: float = 60) -> http.client.HTTPSConnection:
         context = ssl.create_default_context(cafile=str(self._ca))

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -43,7 +43,7 @@ class Racing(Laptop):
         found = super().env(more)
         return {**found, "PATH": f"{self.home / 'client'}:{found['PATH']}"}
 
-    def clusters(self, **more: dict[str, str]) -> None:
+    def clusters(self, **more: dict[str, Any]) -> None:
         """Write the settings, with more for each cluster."""
         text = ""
         for name in ("juno", "lab"):
