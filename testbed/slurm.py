@@ -43,6 +43,9 @@ class Slurm:
     wiring: tuple[tuple[str, ...], ...] = ()
     """The hosts below each leaf switch."""
 
+    shares: Slurm | None = None
+    """The cluster whose slurmdbd and munged are also this one's."""
+
     _daemons: dict[str, subprocess.Popen[Any]] = field(default_factory=dict, repr=False)
 
     @property
@@ -74,7 +77,8 @@ class Slurm:
         """Write the configuration, start all daemons, and wait until every node is idle."""
         self.wiring = slurm_conf.wiring(self.options, self.hosts)
         self._write()
-        self._start_munged()
+        if self.shares is None:
+            self._start_munged()
         if self.options.accounting:
             accounting.start(self.controller, self.files)
         self.start_controller()

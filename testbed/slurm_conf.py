@@ -31,6 +31,9 @@ class SlurmOptions:
     gpu_type: str = ""
     """As in `--gres=gpu:TYPE:2`."""
 
+    hosts: int = 0
+    """How many of the testbed's hosts are its nodes, from the first one; 0 for all."""
+
     accounting: bool = False
     """slurmdbd with MariaDB. Without it `sacct` fails."""
 

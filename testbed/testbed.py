@@ -77,7 +77,9 @@ class Testbed:
             if ssh:
                 self._ssh = SshHosts.start(self.hosts, self.directory)
             if slurm:
-                self._slurm = Slurm(slurm, self.hosts, self.controller, self.directory, self.record.state)
+                self._slurm = Slurm(
+                    slurm, self.hosts[: slurm.hosts or None], self.controller, self.directory, self.record.state
+                )
                 self._slurm.start()
             if kubernetes:
                 self._kube = Kube.start(kubernetes, self.hosts, self.controller, self.record)

@@ -16,6 +16,8 @@ class Outlook(NamedTuple):
 
     capacity: Capacity
     start: ExpectedStart
+    database: tuple[str, str] = ("", "")
+    """The scheduler's database, which other clusters may share, and the cluster's name there; empty without one."""
 
 
 def nothing() -> Capacity:

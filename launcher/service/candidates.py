@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from launcher.results.cluster import ExpectedStart
+    from launcher.backends._outlook import Outlook
     from launcher.results.race import AskedCluster, Race
     from launcher.service.launch import Launch
     from launcher.settings.config import Config
@@ -148,28 +148,39 @@ def _estimated(found: Candidates) -> Candidates:
     questions = {}
     for each in found.launches:
         with listener.told_to(lambda *_: None):
-            questions[each.request.cluster] = Question(partial(_start, each), f"start {each.request.cluster}")
+            questions[each.request.cluster] = Question(partial(_outlook, each), f"start {each.request.cluster}")
     limit = time.monotonic() + clusters.LIMIT_S
     asked: list[AskedCluster] = []
+    databases: dict[str, dict[str, str]] = {}
     for about in found.asked:
         question = questions.get(about["cluster"])
         if question is not None and question.answered(max(0.0, limit - time.monotonic())):
             try:
-                about = {**about, "start": question.answer()}  # noqa: PLW2901
+                if (outlook := question.answer()) is not None:
+                    about = {**about, "start": outlook.start}  # noqa: PLW2901
+                    databases.setdefault(outlook.database[0], {})[about["cluster"]] = outlook.database[1]
             except LaunchError as error:
                 about = {**about, "problem": error.message}  # noqa: PLW2901
         elif question is not None:
             about = {**about, "problem": f"no answer within {clusters.LIMIT_S:.0f} s"}  # noqa: PLW2901
         asked.append(about)
+    _tell_shared(databases)
     return found._replace(asked=tuple(asked))
 
 
-def _start(each: Launch) -> ExpectedStart | None:
+def _outlook(each: Launch) -> Outlook | None:
     backend = each.request.backend
-    if not backend.has_outlook:
-        return None
-    start: ExpectedStart = backend.outlook(each.request.job, None).start
-    return start
+    return backend.outlook(each.request.job, None) if backend.has_outlook else None
+
+
+def _tell_shared(databases: Mapping[str, Mapping[str, str]]) -> None:
+    """Tell of clusters among which their scheduler itself could choose."""
+    for place, names in databases.items():
+        if place and len(set(names.values())) > 1:
+            output.note(
+                f"{' and '.join(names)} belong to one slurmdbd ({place}): with clusters = "
+                f"'{','.join(dict.fromkeys(names.values()))}' in one of them, Slurm itself chooses"
+            )
 
 
 def _starts_now(found: Candidates) -> Launch | None:

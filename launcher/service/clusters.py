@@ -97,7 +97,7 @@ class _Asked:
         if not self.question.answered(0.0):
             return {**found, "problem": f"no answer within {LIMIT_S:.0f} s"}
         try:
-            capacity, start = self.question.answer()
+            capacity, start, _ = self.question.answer()
         except Exception as error:  # noqa: BLE001 - one broken cluster must not break the others' rows
             return {**found, "problem": error.message if isinstance(error, LaunchError) else repr(error)}
         return {**found, **capacity, "start": start}

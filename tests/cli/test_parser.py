@@ -136,7 +136,7 @@ def test_the_help_lists_options_in_groups_with_their_defaults_and_two_examples(d
         assert "[default: 0]" in rest[: rest.index("\n  --", 5)]
         assert "-1]" not in text
         assert "\n  --on NAME " in text
-        assert "--cluster" not in text
+        assert "--cluster " not in text
     slurm = distlaunch("slurm", "--help").stdout
     assert slurm.index("\nScheduler options:") < slurm.index("-p, --partition") < slurm.index("\nNetwork options:")
     assert slurm.index("\nNetwork options:") < slurm.index("  --rdzv-timeout") < slurm.index("\nOutput options:")

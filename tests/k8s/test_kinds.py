@@ -160,6 +160,37 @@ def test_a_pytorchjob_whose_second_pod_comes_late_is_waited_for(kinds: User) -> 
     assert done.stdout.count("/2: sum 3") == 2
 
 
+def test_a_queue_of_multikueue_is_refused_before_anything_is_created(kinds: User) -> None:
+    """It would send the Job to another cluster, where nothing of what its pods mount exists."""
+    kueue = {"apiVersion": "kueue.x-k8s.io/v1beta1"}
+    flavors = [{"name": "far", "resources": [{"name": "cpu", "nominalQuota": "9"}]}]
+    group = {"namespaceSelector": {}, "resourceGroups": [{"coveredResources": ["cpu"], "flavors": flavors}]}
+    check = {"controllerName": "kueue.x-k8s.io/multikueue"}
+    listed: dict[str, dict[str, Any]] = {
+        "old": {"admissionChecks": ["far"]},
+        "new": {"admissionChecksStrategy": {"admissionChecks": [{"name": "far"}]}},
+    }
+    objects: list[dict[str, Any]] = [
+        {**kueue, "kind": "ResourceFlavor", "metadata": {"name": "far"}},
+        {**kueue, "kind": "AdmissionCheck", "metadata": {"name": "far"}, "spec": check},
+    ]
+    for name, checks in listed.items():
+        objects += [
+            {**kueue, "kind": "ClusterQueue", "metadata": {"name": f"far-{name}"}, "spec": {**group, **checks}},
+            {**kueue, "kind": "LocalQueue", "metadata": {"name": name}, "spec": {"clusterQueue": f"far-{name}"}},
+        ]
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+    kinds.kube.kubectl("apply", "-n", kinds.namespace, "-f", "-", stdin=text)
+    kinds.write("hello.py", "print('hello')\n")
+
+    for name in listed:
+        done = kinds("k8s", "--queue", name, "hello.py")
+        assert done.exit_code == 2, done.stderr
+        assert f"queue {name} belongs to MultiKueue, which sends a Job to another cluster" in done.stderr
+        assert "hint: name those clusters: with --on A,B" in done.stderr
+    assert kinds.left() == []
+
+
 def test_kueue_admits_a_run_and_one_that_waits_reports_it(kinds: User) -> None:
     kueue = {"apiVersion": "kueue.x-k8s.io/v1beta1"}
     objects: list[dict[str, Any]] = [{**kueue, "kind": "ResourceFlavor", "metadata": {"name": "any"}}]

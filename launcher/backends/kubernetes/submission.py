@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.backends._writing import new_key
-from launcher.backends.kubernetes import about, api, objects, rights, ttl, unused_gpus
+from launcher.backends.kubernetes import about, api, objects, queues, rights, ttl, unused_gpus
 from launcher.backends.kubernetes.pod import RUN_LABEL, labels
 from launcher.errors import BackendUnavailableError, RequestError
 
@@ -97,6 +97,8 @@ def check(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, manif
                 "--kind job needs nothing but Kubernetes" if name == kind.kind else "without --queue it needs no Kueue"
             )
             raise BackendUnavailableError(f"the cluster has no {name} ({group})", hint=hint)
+    if opts.queue:
+        queues.check(cluster, opts.queue)
     keyboard = plan.job.wants_keyboard  # without the right, a run that only shows output uses pipes
     rights.check(
         cluster, opts, [item for item in manifests if item["kind"] != "NetworkPolicy"], rights.EXEC if keyboard else ()

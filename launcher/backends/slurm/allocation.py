@@ -233,7 +233,13 @@ def terminal_words(
     how = ("--overlap", "--unbuffered", "--mpi=none", "--quiet", "--chdir=/", "--job-name=distlaunch-terminal")
     agent = (python or str(about.get("python")), str(Path(handle.get("remote", handle["run_dir"]), "agent.pyz")))
     own = str(directory / "nodes" / str(node))
-    return ["srun", *how, *where, *agent, *(("--shell", own) if rank is None else ("--attach", own, str(rank)))]
+    return [
+        *site.words(["srun"]),
+        *how,
+        *where,
+        *agent,
+        *(("--shell", own) if rank is None else ("--attach", own, str(rank))),
+    ]
 
 
 def _of_no_job(env: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from launcher.backends._base import Backend, Record, unrecorded
 from launcher.backends._files import FileStream
 from launcher.backends._outlook import Outlook
 from launcher.backends._outputs import SharedOutputs
-from launcher.backends.slurm import allocation, behind_login, control, reported, requeue, run_files, steps
+from launcher.backends.slurm import allocation, behind_login, clusters, control, reported, requeue, run_files, steps
 from launcher.backends.slurm import site as sites
 from launcher.backends.slurm.handle import SlurmHandle, directory_of
 from launcher.backends.slurm.options import SlurmOptions
@@ -66,7 +66,12 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
     def site(self) -> Site:
         """Where Slurm's commands are."""
         shell = self.opts.login_shell != "none"
-        return sites.of(self.opts.login, self.cluster, self.opts.remote_dir, shell=shell)
+        found = sites.of(self.opts.login, self.cluster, self.opts.remote_dir, shell=shell)
+        return sites.on(found, self.opts.clusters)
+
+    def _of(self, handle: SlurmHandle) -> Site:
+        """The same, for the clusters on which the run's job may be."""
+        return sites.on(self.site, handle.get("clusters", self.opts.clusters))
 
     def sees_outputs(self) -> bool:
         """Whether the shared file system is also here."""
@@ -119,7 +124,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
             behind_login.place(self.site, handle, plan.directory)
         handle.update({"comment": f"distlaunch:{plan.run_dir.name}", "name": plan.name})
         record(handle)
-        return _of_job(handle, control.send(self._jobs(), plan.run_dir, submit))
+        return self._of_job(handle, control.send(self._jobs(), plan.run_dir, submit))
 
     def recover(self, handle: SlurmHandle) -> SlurmHandle | None:
         """Find the job by its comment, except for `besides`, the job of an earlier attempt."""
@@ -128,7 +133,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         job_id = self._jobs().by_comment(handle["comment"], handle.get("besides", ""))
         if job_id is None and not self._jobs().reached:
             raise BackendUnavailableError(self._jobs().refusal, hint=control.PING)
-        return _of_job(handle, job_id) if job_id else None
+        return self._of_job(handle, job_id) if job_id else None
 
     def requeue(self, handle: SlurmHandle, attempt: int, record: Record = unrecorded) -> SlurmHandle:
         """Have Slurm requeue a running job; submit the same file again for one that has ended or is ending."""
@@ -137,7 +142,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
                 f"a step of job {handle['job_id']} cannot be requeued", hint="start it anew in the allocation"
             )
         run_dir, job_id = Path(handle["run_dir"]), job_of(handle)
-        if requeue.requeued(self._jobs(), handle):
+        if requeue.requeued(self._jobs(handle), handle):
             return handle
         if "task" in handle:
             hint = f"launch it again with --array {handle['task']}"
@@ -152,7 +157,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         begun: SlurmHandle = {**handle, "besides": job_id}
         del begun["job_id"]
         record(begun)
-        return _of_job(handle, control.send(self._jobs(), run_dir, submit, besides=job_id))
+        return self._of_job(handle, control.send(self._jobs(), run_dir, submit, besides=job_id))
 
     def found(self) -> list[ClusterRun]:
         """The runs of all users in the queue, and those that have left it lately."""
@@ -173,21 +178,22 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         return adoption.adopt(self.site, text, runs_root, self.opts)
 
     def outlook(self, spec: JobSpec, gpus: int | None) -> Outlook:  # noqa: ARG002 - it has an option for GPUs
-        """Three queries, the last one with the job file."""
+        """Four queries, one of them with the job file."""
         from launcher.backends.slurm import outlook
 
         found = outlook.capacity(self.site, self.opts.partition)
         here = SlurmBackend(replace(self.opts, new_job=True))
-        return Outlook(found, outlook.start(self.site, here.plan(spec, Path(os.devnull, "run")).text))
+        start = outlook.start(self.site, here.plan(spec, Path(os.devnull, "run")).text)
+        return Outlook(found, start, outlook.database(self.site))
 
     def liveness(self, handle: SlurmHandle) -> Liveness:
         """Query squeue, then sacct for a job that has left the queue; without accounting, such a job has ended."""
-        found = reported.liveness(self.site, handle, self._jobs)
+        found = reported.liveness(self._of(handle), handle, lambda: self._jobs(handle))
         if self.site.login and "remote" in handle and not (self._follows and "ended" not in found.nodes):
-            if problem := behind_login.look(self.site.login, handle, self._jobs().asked_at):
+            if problem := behind_login.look(self.site.login, handle, self._jobs(handle).asked_at):
                 lost: NodeState = "unknown"
                 return Liveness(nodes=(lost,) * handle["nodes"], detail=problem)
-            found = reported.liveness(self.site, handle, self._jobs)
+            found = reported.liveness(self._of(handle), handle, lambda: self._jobs(handle))
         return found
 
     def refresh(self, handle: SlurmHandle) -> None:
@@ -206,9 +212,11 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         """Connect through srun on that node, inside the job."""
         python = "python3" if self.opts.container_image else ""
         if self.site.login:
-            return behind_login.terminal(self.site, handle, node, rank, python=python)
+            return behind_login.terminal(clusters.running(self._of(handle), handle), handle, node, rank, python=python)
         trust.require("run", directory_of(handle) / "nodes" / str(node) / "agent.json")  # it names a program
-        return allocation.terminal(self.site, handle, directory_of(handle), node, rank, python=python)
+        return allocation.terminal(
+            clusters.running(self._of(handle), handle), handle, directory_of(handle), node, rank, python=python
+        )
 
     def open_outputs(self, handle: SlurmHandle, node: int) -> Outputs:  # noqa: ARG002 - the same for all nodes
         """The directory on the shared file system where the workers write."""
@@ -230,18 +238,20 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         job_id = job_of(handle)
         if self.site.login and asked and "remote" in handle:
             behind_login.mark_cancelled(self.site.login, handle)
-        self._jobs().hurry()
-        if not self.site.has_shell:  # the agents could not be told why
-            control.cancel(self.site, job_id)
+        self._jobs(handle).hurry()
+        site = self._of(handle)
+        if not site.has_shell:  # the agents could not be told why
+            control.cancel(site, job_id)
             return
-        control.control(self.site, "scontrol", "update", f"JobId={job_id}", "Requeue=0", check=False)  # not after it
+        one = clusters.running(site, handle)
+        control.control(one, "scontrol", "update", f"JobId={job_id}", "Requeue=0", check=False)  # not after it
         try:
             if force:
-                steps.kill_all(self.site, job_id)
-                control.cancel(self.site, job_id)
+                steps.kill_all(one, job_id)
+                control.cancel(site, job_id)
             else:
-                control.cancel(self.site, "--state=PENDING", job_id)
-                control.cancel(self.site, f"--signal={end.name.removeprefix('SIG')}", "--state=RUNNING", job_id)
+                control.cancel(site, "--state=PENDING", job_id)
+                control.cancel(site, f"--signal={end.name.removeprefix('SIG')}", "--state=RUNNING", job_id)
         except LaunchError as error:
             unsent = ("connect failure", "ermission denied")
             # Otherwise a signal may have reached the agents.
@@ -259,23 +269,25 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
             allocation.send(self.site, handle, signum)
         else:
             control.control(
-                self.site, "scancel", f"--signal={signal.Signals(signum).name.removeprefix('SIG')}", job_of(handle)
+                self._of(handle),
+                "scancel",
+                f"--signal={signal.Signals(signum).name.removeprefix('SIG')}",
+                job_of(handle),
             )
 
-    def _jobs(self) -> Queue:
+    def _jobs(self, handle: SlurmHandle | None = None) -> Queue:
         from launcher.backends.slurm import submitit
 
-        return submitit.queue(self.site)
+        return submitit.queue(self.site if handle is None else self._of(handle))
+
+    def _of_job(self, handle: SlurmHandle, job_id: str) -> SlurmHandle:
+        """The handle once the job's id is known."""
+        found: SlurmHandle = {**handle, "job_id": job_id}
+        found.pop("besides", None)
+        return clusters.placed(self.site, found)
 
 
 _NO_SRUN = "leave --interactive out, or run this where srun is"
-
-
-def _of_job(handle: SlurmHandle, job_id: str) -> SlurmHandle:
-    """The handle once the job's id is known."""
-    found: SlurmHandle = {**handle, "job_id": job_id}
-    found.pop("besides", None)
-    return found
 
 
 BACKEND = SlurmBackend

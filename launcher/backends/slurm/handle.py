@@ -20,6 +20,9 @@ class SlurmHandle(_Sized, total=False):
     name: str
     """The job's name: Slurm reuses ids."""
 
+    clusters: str
+    """Which of several clusters has the job, by Slurm's name; all of a federation, where it may start on any."""
+
     remote: str
     """The run's directory on the cluster, if it is behind a login node."""
 

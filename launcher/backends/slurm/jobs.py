@@ -72,7 +72,8 @@ def queued(site: Site) -> list[Job]:
     for line in done.stdout.splitlines():
         fields = line.split("|", len(_QUEUED) - 1)
         run = fields[7].removeprefix("distlaunch:") if len(fields) == len(_QUEUED) else ""
-        if run and run != fields[7] and directories.is_id(run):
+        revoked = site.clusters and fields[2:3] == ["REVOKED"]  # in a federation, it has started elsewhere
+        if run and run != fields[7] and directories.is_id(run) and not revoked:
             job, tasks, state, submitted, user, nodes, nodelist, _, name, file = fields
             found.append(
                 Job(
@@ -129,14 +130,14 @@ def accounted(site: Site, *which: str) -> list[Job]:
     rows = [line.split("|", len(_ACCOUNTED) - 1) for line in done.stdout.splitlines()]
     rows = [row for row in rows if len(row) == len(_ACCOUNTED)]
     users = {row[0]: row[3] for row in rows if "." not in row[0]}
-    found: dict[tuple[str, str], Job] = {}
+    found: dict[tuple[str, str, str], Job] = {}
     for row in rows:
         job = _step(row, users.get(row[0].rpartition(".")[0], "")) if "." in row[0] else _job(row)
         if job is not None:
-            first = found.setdefault((job.id, job.tasks), job)
+            first = found.setdefault((job.id, job.tasks, job.run), job)
             if first is not job:  # a group of a heterogeneous job
                 nodelist = f"{first.nodelist},{job.nodelist}"
-                found[job.id, job.tasks] = replace(first, nodes=steps.count(nodelist), nodelist=nodelist)
+                found[job.id, job.tasks, job.run] = replace(first, nodes=steps.count(nodelist), nodelist=nodelist)
     return list(found.values())
 
 
@@ -188,17 +189,18 @@ def runs(site: Site) -> list[ClusterRun]:
 
 def everything(site: Site) -> list[Job]:
     """The jobs in the queue and the running steps, and those that have left, the newest last."""
-    past = {(job.id, job.tasks): job for job in accounted(site)}
+    past = {(job.id, job.tasks, job.run): job for job in accounted(site)}  # two clusters may use one id
     jobs, running = queued(site), of_steps(site)
-    known = {job.id for job in (*jobs, *running)}
+    known = {(job.id, job.run) for job in (*jobs, *running)}
     running = [step if step.directory else replace(step, directory=_recorded(past, step)) for step in running]
-    found = [*jobs, *running, *(job for job in past.values() if job.id not in known)]
+    found = [*jobs, *running, *(job for job in past.values() if (job.id, job.run) not in known)]
     return sorted(found, key=lambda job: job.submitted)
 
 
-def _recorded(past: Mapping[tuple[str, str], Job], step: Job) -> str:
+def _recorded(past: Mapping[tuple[str, str, str], Job], step: Job) -> str:
     """The directory of a running step, as sacct has it."""
-    return past[step.id, ""].directory if (step.id, "") in past else ""
+    found = past.get((step.id, "", step.run))
+    return found.directory if found else ""
 
 
 def indices(jobs: Sequence[Job]) -> list[int]:

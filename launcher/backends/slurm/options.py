@@ -12,6 +12,12 @@ from launcher.settings.options import duration, not_below, one_of, option
 from launcher.spec import parse_size
 
 
+def _clusters(text: str) -> None:
+    if text and not re.fullmatch(r"[\w.-]+(,[\w.-]+)*", text, re.ASCII):
+        hint = "write north,south, as `sacctmgr list clusters` has them"
+        raise SpecError(f"clusters {text!r} is no list of names", hint=hint)
+
+
 def _array(text: str) -> None:
     if text:
         words.indices(text)
@@ -85,6 +91,12 @@ class SlurmOptions:
         executes=True,
         path="at",
         group="job",
+    )
+    clusters: str = option(
+        "",
+        metavar="A,B",
+        help="Clusters of one slurmdbd, by Slurm's names: Slurm starts the job on the first that can, in its opinion.",
+        check=_clusters,
     )
     login: str = option(
         "",

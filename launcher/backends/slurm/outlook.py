@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _FREE = ("idle", "planned")
 """No job has the node; a planned one is kept for a job that waits, and takes shorter ones until then."""
 
+_HERE = ("localhost", "127.0.0.1", "::1")
 _START = re.compile(r"to start at (\S+) using .* on nodes? (\S+)")
 
 
@@ -44,6 +45,17 @@ def start(site: Site, text: str) -> ExpectedStart:
     with suppress(ValueError, OverflowError):
         at = time.mktime(time.strptime(found[1], "%Y-%m-%dT%H:%M:%S"))
     return {"at": at, "how": f"Slurm's estimate, on {found[2]}"}
+
+
+def database(site: Site) -> tuple[str, str]:
+    """The slurmdbd, if it is not this host's own, and the cluster's name there."""
+    done, _ = control.ask(site, "scontrol", "show", "config")
+    pairs = (line.partition("=") for line in done.stdout.splitlines())
+    values = {name.strip(): value.strip() for name, _, value in pairs}
+    host = values.get("AccountingStorageHost", "")
+    if not values.get("AccountingStorageType", "").endswith("slurmdbd") or host in ("", "(null)", *_HERE):
+        return "", ""
+    return f"{host}:{values.get('AccountingStoragePort', '')}", values.get("ClusterName", "")
 
 
 def _jobs(site: Site) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher import output
-from launcher.backends.slurm import control
+from launcher.backends.slurm import clusters, control
 from launcher.backends.slurm.handle import directory_of
 from launcher.backends.slurm.states import explain, job_of, meaning
 from launcher.errors import BackendUnavailableError, CommandError, RequestError
@@ -49,7 +49,7 @@ def requeued(queue: Queue, handle: SlurmHandle) -> bool:
 def _accepted(site: Site, handle: SlurmHandle) -> bool:
     """Whether Slurm requeues the job; False if the job is just ending."""
     job_id, run = job_of(handle), Path(handle["run_dir"]).name
-    done, said = control.ask(site, "scontrol", "requeue", job_id)
+    done, said = control.ask(clusters.running(site, handle), "scontrol", "requeue", job_id)
     if not done.returncode:
         return True
     if "already completing or completed" in said:

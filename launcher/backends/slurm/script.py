@@ -36,7 +36,18 @@ _OWN: tuple[str, ...] = (
     "nodelist",
     "exclude",
 )
-_OWN += ("reservation", "dependency", "exclusive", "nice", "mail_type", "mail_user", "licenses", "wckey", "switches")
+_OWN += (
+    "clusters",
+    "reservation",
+    "dependency",
+    "exclusive",
+    "nice",
+    "mail_type",
+    "mail_user",
+    "licenses",
+    "wckey",
+    "switches",
+)
 
 _OURS = "job.sbatch.j2"
 _START = """srun --nodes={{ nodes }} --ntasks={{ nodes }} --ntasks-per-node=1 {{ agent | map("quote") | join(" ") }}"""

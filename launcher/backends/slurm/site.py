@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shlex
 import shutil
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from launcher.login.connection import Login
 
 _NOT_FOUND, _SSH_FAILED = 127, 255
+_ASKS = ("squeue", "scancel", "sacct", "sinfo", "scontrol", "srun")
 _BAR = "@@"
 
 
@@ -28,6 +30,9 @@ class Site:
     """This host, which sees the runs' directories as the nodes do."""
 
     login: Login | None = None
+    clusters: str = ""
+    """The clusters to ask, by Slurm's names, if several belong to one slurmdbd; empty for the one that is there."""
+
     has_shell: ClassVar[bool] = True
     """Whether programs in shell run there, not only single commands."""
 
@@ -38,7 +43,13 @@ class Site:
 
     def run(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> CompletedProcess[str]:
         """Run one of Slurm's commands. Raises `CommandError` if it cannot be started or takes too long."""
-        return proc.run(argv, timeout_s=timeout_s, stdin=stdin)
+        return proc.run(self.words(argv), timeout_s=timeout_s, stdin=stdin)
+
+    def words(self, argv: Sequence[str]) -> Sequence[str]:
+        """The command, for these clusters. A job's own are in its file, as its steps would inherit a variable."""
+        if not self.clusters or argv[0] not in _ASKS:
+            return argv
+        return (argv[0], f"--clusters={self.clusters}", *argv[1:])
 
     def has(self, program: str) -> bool:
         """Whether the program is there."""
@@ -78,7 +89,7 @@ class LoginSite(Site):
         from launcher.login import remote
 
         try:
-            code, out, said = remote.run(self.login, shlex.join(argv), timeout_s=timeout_s, stdin=stdin)
+            code, out, said = remote.run(self.login, shlex.join(self.words(argv)), timeout_s=timeout_s, stdin=stdin)
         except remote.UnfinishedError as error:
             raise CommandError(f"{argv[0]} has not ended on {self.login.name} within {timeout_s:.0f} s") from error
         if code == _NOT_FOUND:
@@ -107,7 +118,7 @@ class CommandSite(LoginSite):
 
     def run(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> CompletedProcess[str]:
         """As `LoginSite.run`; a bar between fields is replaced on the way, as it needs quotes."""
-        words = shlex.join(word.replace("|", _BAR) for word in argv)
+        words = shlex.join(word.replace("|", _BAR) for word in self.words(argv))
         try:
             done = proc.run([*self.login.words(), words], timeout_s=timeout_s, stdin=stdin)
         except CommandError as error:
@@ -122,6 +133,16 @@ class CommandSite(LoginSite):
     def read(self, paths: Sequence[str]) -> dict[str, bytes]:  # noqa: ARG002 - there is nothing to read with
         """Nothing."""
         return {}
+
+
+@cache
+def on(site: Site, clusters: str) -> Site:
+    """The site, to ask these clusters only."""
+    if site.clusters == clusters:
+        return site
+    found = copy.copy(site)
+    found.clusters = clusters
+    return found
 
 
 @cache

@@ -99,6 +99,9 @@ def job_of(handle: SlurmHandle) -> str:
     return f"{handle['job_id']}_{handle['task']}" if "task" in handle else str(handle["job_id"])
 
 
+_STARTED_ELSEWHERE = ": another cluster of the federation has started it; --clusters A,B names those to be followed"
+
+
 def explain(reason: str) -> str:
     """The reason, with its explanation if there is one."""
     return f"{reason} ({_REASONS[reason]})" if reason in _REASONS else reason
@@ -109,6 +112,7 @@ def ending(job_id: str, state: str, reason: str) -> Cause | None:
     word = (state.replace("+", " ").split() or [""])[0].upper()
     kind = _CLASSES.get(word) or (Failure.NODE if reason in _REASONS else None)
     why = f": {explain(reason)}" if reason not in ("", "None", "NonZeroExitCode") else ""
+    why = _STARTED_ELSEWHERE if word == "REVOKED" else why
     nobody = {"host": None} if reason in _REASONS else {}  # the job never reached a host
     return {"class": kind, "message": f"Slurm ended job {job_id}, state {word}{why}", **nobody} if kind else None
 

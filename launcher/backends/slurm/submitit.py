@@ -114,6 +114,8 @@ class Queue(SlurmInfoWatcher):
             for line in text.splitlines()
             if "|" in line
         ]
+        if self.site.clusters:  # of a federation, those on which it did not start
+            rows = [row for row in rows if row["state"] != "REVOKED"]
         return {row["job_id"]: row for row in rows}
 
     def update(self) -> None:

@@ -1,0 +1,51 @@
+"""Clusters of one slurmdbd: Slurm itself chooses which of them starts a job (`--clusters`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from launcher.backends.slurm import control
+from launcher.backends.slurm import site as sites
+from launcher.errors import BackendUnavailableError
+
+if TYPE_CHECKING:
+    from launcher.backends.slurm.handle import SlurmHandle
+    from launcher.backends.slurm.site import Site
+
+_FEDERATED = 1 << 26
+"""Ids of a federation's jobs begin here: the bits from the 27th on are the cluster of origin (Slurm's guide)."""
+
+
+def placed(site: Site, handle: SlurmHandle) -> SlurmHandle:
+    """The handle of a job that was just submitted, with the clusters to ask for it."""
+    return {**handle, "clusters": _of(site, handle)} if site.clusters else handle
+
+
+def running(site: Site, handle: SlurmHandle) -> Site:
+    """The one cluster that runs the job, as scontrol and srun take no more; the site itself if none does."""
+    if "," not in site.clusters:
+        return site
+    return next((one for one in _each(site) if _state(one, handle) not in ("", "PENDING", "REVOKED")), site)
+
+
+def _of(site: Site, handle: SlurmHandle) -> str:
+    """Ids are those of one cluster, except in a federation."""
+    if int(handle["job_id"]) >= _FEDERATED:
+        return site.clusters
+    return next((one.clusters for one in _each(site) if _state(one, handle)), site.clusters)
+
+
+def _each(site: Site) -> list[Site]:
+    return [sites.on(site, name) for name in site.clusters.split(",")]
+
+
+def _state(site: Site, handle: SlurmHandle) -> str:
+    """The job's state there; empty if the cluster does not know it. Raises `BackendUnavailableError`."""
+    jobs = f"--jobs={handle['job_id']}"
+    done, said = control.ask(site, "squeue", jobs, "--states=all", "--noheader", "--format=%T|%k")
+    if done.returncode:
+        if "Invalid job id" in said:
+            return ""
+        raise BackendUnavailableError(f"squeue: {said}", hint=control.PING)
+    rows = (line.partition("|") for line in done.stdout.splitlines())
+    return next((state for state, _, comment in rows if comment == handle["comment"]), "")
