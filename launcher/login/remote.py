@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import tempfile
 import time
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from launcher.errors import BackendUnavailableError, CommandError
 from launcher.login.feeder import Feeder
@@ -147,36 +147,28 @@ def _talk(
     """Run ssh: its exit code, stdout and stderr."""
     out, begun, first = bytearray(), 0.0, time.monotonic() + _FIRST_S
     with tempfile.TemporaryFile() as said, Feeder(stdin, write) as feeder:
-        try:
-            process = subprocess.Popen(
-                argv, stdin=feeder.reads, stdout=subprocess.PIPE, stderr=said, start_new_session=True
-            )
-        except OSError as error:
-            raise CommandError(f"ssh cannot be started: {error.strerror}") from error
-        with process, selectors.DefaultSelector() as selector:
+        how: dict[str, Any] = {"stdin": feeder.reads, "stdout": subprocess.PIPE, "stderr": said}
+        with proc.child(argv, **how, start_new_session=True) as process, selectors.DefaultSelector() as selector:
             assert process.stdout
             selector.register(process.stdout, selectors.EVENT_READ)
             feeder.start()
-            try:
-                while True:
-                    limit = begun + limit_s + feeder.written / _BYTES_PER_S if begun else first
-                    left_s = limit - time.monotonic()
-                    if left_s < 0:
-                        feeder.check()
-                        raise _late(login, limit_s, begun=bool(begun))
-                    if not selector.select(left_s):
-                        continue
-                    data = os.read(process.stdout.fileno(), proc.LAST_BYTES)
-                    out += data
-                    if not begun and BEGUN in out:
-                        begun = time.monotonic()
-                    if len(out) > _ANSWER_BYTES:
-                        raise CommandError(f"{login.name} has printed more than {_ANSWER_BYTES >> 20} MB")
-                    if not data:
-                        break
-                process.wait(max(0.1, limit - time.monotonic()))
-                feeder.check()
-            finally:
-                process.kill()
+            while True:
+                limit = begun + limit_s + feeder.written / _BYTES_PER_S if begun else first
+                left_s = limit - time.monotonic()
+                if left_s < 0:
+                    feeder.check()
+                    raise _late(login, limit_s, begun=bool(begun))
+                if not selector.select(left_s):
+                    continue
+                data = os.read(process.stdout.fileno(), proc.LAST_BYTES)
+                out += data
+                if not begun and BEGUN in out:
+                    begun = time.monotonic()
+                if len(out) > _ANSWER_BYTES:
+                    raise CommandError(f"{login.name} has printed more than {_ANSWER_BYTES >> 20} MB")
+                if not data:
+                    break
+            process.wait(max(0.1, limit - time.monotonic()))
+            feeder.check()
         said.seek(0)
         return process.returncode, bytes(out), said.read(proc.LAST_BYTES).decode(errors="replace")

@@ -11,6 +11,7 @@ from launcher.console import live_line
 from launcher.errors import RequestError, RunContinuesError
 from launcher.service import observe
 from launcher.system import amounts
+from launcher.system.question import Question
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from launcher.runs.records import Run
 
 _POLL_S = (0.1, 10.0)
+_ANSWERS_S = 10.0
+"""How long a cluster may take to answer, also beyond `timeout`: the run may have ended in time."""
 
 
 def wait(runs: Sequence[Run], *, first: bool = False, timeout: str | None = None) -> list[tuple[Run, RunState]]:
@@ -33,16 +36,17 @@ def wait(runs: Sequence[Run], *, first: bool = False, timeout: str | None = None
     left = list(by_id)
     pause = _POLL_S[0]
     while True:
-        states = {name: observe.state_of(by_id[name]) for name in left}
+        states = _states([by_id[name] for name in left], None if limit_s is None else began + limit_s)
         ended |= {name: state for name, state in states.items() if state["exit_code"] is not None}
         left = [name for name in left if name not in ended]
         if not left or (first and ended):
             return [(by_id[name], ended[name]) for name in by_id if name in ended]
-        _check(states, left)
+        _check(states)
         waited = time.monotonic() - began
-        if limit_s is not None and waited >= limit_s:
+        if limit_s is not None and (waited >= limit_s or not states):
+            silent = "" if states else ", as far as is known: the last question was not answered"
             raise RunContinuesError(
-                f"{', '.join(left)} {'has' if len(left) == 1 else 'have'} not ended within {timeout}",
+                f"{', '.join(left)} {'has' if len(left) == 1 else 'have'} not ended within {timeout}{silent}",
                 hint=f"distlaunch attach {left[0]}",
             )
         live_line.show(f"waiting for {amounts.listed(left)} to end: {_together([states[name] for name in left])}")
@@ -62,8 +66,20 @@ def _about(state: RunState) -> str:
     return f"{state['state']}: {state['detail']}" if says_more else state["state"]
 
 
-def _check(states: dict[str, RunState], left: Sequence[str]) -> None:
+def _states(runs: Sequence[Run], limit: float | None) -> dict[str, RunState]:
+    """The states of these runs; none if a cluster has not answered by `limit`, on the monotonic clock."""
+
+    def ask() -> dict[str, RunState]:
+        return {run.id: observe.state_of(run) for run in runs}
+
+    if limit is None:
+        return ask()
+    question = Question(ask, "wait")
+    return question.answer() if question.answered(max(_ANSWERS_S, limit - time.monotonic())) else {}
+
+
+def _check(states: dict[str, RunState]) -> None:
     """Raise for a run of which nothing runs, so that it cannot end."""
-    for name in left:
-        if states[name]["state"] == "unknown" and not states[name]["nodes"]:
-            raise RequestError(f"{name} will not end: {_about(states[name])}", hint=f"distlaunch status {name}")
+    for name, state in states.items():
+        if state["exit_code"] is None and state["state"] == "unknown" and not state["nodes"]:
+            raise RequestError(f"{name} will not end: {_about(state)}", hint=f"distlaunch status {name}")

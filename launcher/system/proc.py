@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import subprocess
@@ -13,7 +14,7 @@ from launcher.agent.system.processes import start_ticks
 from launcher.errors import CommandError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 LAST_BYTES = 1 << 16
@@ -48,6 +49,36 @@ class Identity:
                 os.killpg(self.pid, number)
 
 
+_children: set[subprocess.Popen[bytes]] = set()
+
+
+@contextlib.contextmanager
+def child(argv: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that does not outlast this block, nor this process if it ends while a thread waits for the program.
+
+    Raises `CommandError` if it cannot be started.
+    """
+    try:
+        process = subprocess.Popen(list(argv), **how)
+    except OSError as error:
+        raise CommandError(f"{argv[0]} cannot be started: {error.strerror}") from error
+    _children.add(process)
+    try:
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
+    finally:
+        _children.discard(process)
+
+
+@atexit.register
+def _end_children() -> None:
+    for process in list(_children):
+        process.kill()
+
+
 def run(
     argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None, stdin: bytes = b""
 ) -> subprocess.CompletedProcess[str]:
@@ -66,13 +97,13 @@ def run_bytes(
     argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None, stdin: bytes = b""
 ) -> subprocess.CompletedProcess[bytes]:
     """`run` for programs whose output may not be text, such as file names."""
-    given: dict[str, Any] = {"input": stdin} if stdin else {"stdin": subprocess.DEVNULL}
-    try:
-        return subprocess.run(list(argv), capture_output=True, timeout=timeout_s, env=env, check=False, **given)
-    except subprocess.TimeoutExpired as error:
-        raise CommandError(f"{argv[0]} did not end within {timeout_s:.0f} s") from error
-    except OSError as error:
-        raise CommandError(f"{argv[0]} cannot be started: {error.strerror}") from error
+    feed = subprocess.PIPE if stdin else subprocess.DEVNULL
+    with child(argv, env=env, stdin=feed, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            out, err = process.communicate(stdin or None, timeout=timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise CommandError(f"{argv[0]} did not end within {timeout_s:.0f} s") from error
+    return subprocess.CompletedProcess(list(argv), process.returncode, out, err)
 
 
 def run_bounded(argv: Sequence[str], *, timeout_s: float, limit_bytes: int) -> subprocess.CompletedProcess[str]:
@@ -80,12 +111,9 @@ def run_bounded(argv: Sequence[str], *, timeout_s: float, limit_bytes: int) -> s
     import selectors
 
     limit = time.monotonic() + timeout_s
-    try:
-        process = subprocess.Popen(list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    except OSError as error:
-        raise CommandError(f"{argv[0]} cannot be started: {error.strerror}") from error
-    said: dict[Any, bytearray] = {process.stdout: bytearray(), process.stderr: bytearray()}
-    with process, selectors.DefaultSelector() as selector:
+    how = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with child(argv, **how) as process, selectors.DefaultSelector() as selector:
+        said: dict[Any, bytearray] = {process.stdout: bytearray(), process.stderr: bytearray()}
         try:
             for pipe in said:
                 selector.register(pipe, selectors.EVENT_READ)
@@ -102,8 +130,6 @@ def run_bounded(argv: Sequence[str], *, timeout_s: float, limit_bytes: int) -> s
             process.wait(max(0.1, limit - time.monotonic()))
         except subprocess.TimeoutExpired as error:
             raise CommandError(f"{argv[0]} did not end within {timeout_s:.0f} s") from error
-        finally:
-            process.kill()
     out, err = (bytes(data).decode(errors="replace") for data in said.values())
     return subprocess.CompletedProcess(list(argv), process.returncode, out, err)
 

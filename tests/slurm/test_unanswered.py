@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from launcher.backends.slurm import control, submitit
 from launcher.backends.slurm.site import Site
 from launcher.errors import BackendUnavailableError
+from testbed import wait_until
 from tests.slurm.commands import pretend
 
 if TYPE_CHECKING:
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
 
 ENDS = 'echo "$@" >>cancelled\nsed -i "s/PENDING/CANCELLED/" queue\n'
 SILENT = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2\nexit 1\n"
+SQUEUE_S = 30
+"""How long squeue may take, for commands without a timeout of their own."""
+
 TAKES = "echo Submitted batch job 11\n"
 
 
@@ -118,3 +124,43 @@ def test_a_requeue_that_is_killed_before_sbatch_has_submitted_leaves_the_run_as_
     assert "failed" in listed
     assert cancelled.stdout == f"{run}: failed\n", cancelled.stderr
     assert (last.exit_code, last.stdout) == (0, f"{run}: attempt 1\n"), last.stderr
+
+
+HANGS = "echo $$ >>asked\nexec sleep 300\n"
+
+
+def no_program_is_left(cli: Cli) -> None:
+    """Of those that hang."""
+    pids = [int(pid) for pid in (cli.directory / "asked").read_text().split()]
+    assert pids
+    wait_until("no program to be left", lambda: not any(map(psutil.pid_exists, pids)) or ended(pids), limit_s=20)
+
+
+def ended(pids: list[int]) -> bool:
+    """Whether they have ended, though nobody has waited for them yet."""
+    with suppress(psutil.NoSuchProcess):
+        return all(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE for pid in pids if psutil.pid_exists(pid))
+    return False
+
+
+def test_a_queue_that_hangs_does_not_keep_wait_beyond_its_timeout_nor_outlast_it(distlaunch: Cli) -> None:
+    env = pretend(distlaunch, {"sbatch": TAKES})
+    distlaunch.write("show.py", "")
+    run = distlaunch("slurm", "--detach", "show.py", env=env).stdout.strip()
+    hanging = pretend(distlaunch, {"squeue": HANGS})
+
+    done = distlaunch("wait", run, "--timeout", "1s", env=hanging, timeout_s=SQUEUE_S)
+
+    assert done.exit_code == 5, done.stderr
+    assert f"{run} has not ended within 1s, as far as is known: the last question was not answered" in done.stderr
+    no_program_is_left(distlaunch)
+
+
+def test_clusters_leaves_no_program_that_hangs(distlaunch: Cli) -> None:
+    env = pretend(distlaunch, {"squeue": HANGS, "sinfo": HANGS, "scontrol": HANGS})
+    distlaunch.write("distlaunch.toml", '[clusters.dead]\nbackend = "slurm"\n')
+
+    done = distlaunch("clusters", env=env)
+
+    assert "no answer within 10 s" in done.stdout, done.stderr
+    no_program_is_left(distlaunch)
