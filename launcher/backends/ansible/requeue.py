@@ -36,9 +36,9 @@ def requeue(
     if login:
         variables["distlaunch_proxy"] = login.proxy_command()
         storage.write_whole(run_dir / "ansible/env/extravars", storage.encode_json(variables))
-    storage.write_whole(
-        run_dir / "ansible/job.json", storage.encode_json({**job, "attempt": attempt, "why_again": "failed"})
-    )
+    ended = storage.read_json(run_dir / "result.json") or {}
+    job |= {"attempt": attempt, "why_again": str(ended.get("state") or "failed")}
+    storage.write_whole(run_dir / "ansible/job.json", storage.encode_json(job))
     forget(run_dir)
     here = {path.parent.name: path.stat().st_size for path in (run_dir / "nodes").glob("*/stream")}
     record({"run_dir": str(run_dir), "hosts": handle["hosts"]})
