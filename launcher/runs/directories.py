@@ -6,6 +6,7 @@ import os
 import re
 import time
 from dataclasses import fields, replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from launcher.runs.records import DIRECTORY_HINT, Run
 from launcher.system import amounts, numbers, storage, trust
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 LATEST = "last"
 _STAMP = "%Y%m%d-%H%M%S"
@@ -95,7 +96,7 @@ def _find(directory: Path, text: str) -> Run:
     known = ids(directory)
     real = [name for name in known if _ID.match(name)]
     if text == LATEST and real:
-        return _newest(directory, real)
+        return next(newest_first(directory, real))
     found = [name for name in known if name == text]
     found = found or [name for name in known if name.startswith(text)] or [name for name in known if text in name]
     if len(found) == 1 and text:
@@ -111,10 +112,10 @@ def _find(directory: Path, text: str) -> Run:
     )
 
 
-def _newest(directory: Path, known: list[str]) -> Run:
-    """The newest of these runs, as `ids` has ordered them; of one second, by their records."""
-    last = [name for name in known if name[-20:-5] == known[-1][-20:-5]]
-    return max((read(directory, name) for name in last), key=lambda run: run.created)
+def newest_first(directory: Path, known: list[str]) -> Iterator[Run]:
+    """These runs, which `ids` has ordered; those of one second by their records, as their ids do not tell."""
+    for _, names in groupby(reversed(known), key=lambda name: name[-20:-5]):
+        yield from sorted((read(directory, name) for name in names), key=lambda run: run.created, reverse=True)
 
 
 def read(directory: Path, name: str) -> Run:

@@ -79,7 +79,7 @@ def whole(run: Run, state: RunState) -> Status:
 def _newest_first(directory: Path, array: str | None) -> Iterator[Run]:
     """The runs, or the tasks of one of them."""
     if array is None:
-        yield from (directories.read(directory, name) for name in reversed(directories.ids(directory)))
+        yield from directories.newest_first(directory, directories.ids(directory))
         return
     found = directories.find(directory, array)
     if not found.tasks:

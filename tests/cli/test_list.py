@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def listed(cli: Cli, *words: str) -> list[str]:
-    """Names of the runs that `ls` lists, sorted: ids of one second are in the order of their names."""
+    """Names of the runs that `ls` lists, sorted."""
     runs = cli("ls", "--output", "json", *words).json["result"]["runs"]
     return sorted(re.sub(r"-\d{8}-\d{6}-....$", "", run["run"]) for run in runs)
 

@@ -15,6 +15,7 @@ import pytest
 
 from launcher.errors import RunNotFoundError, StorageError
 from launcher.runs import directories, records, status
+from launcher.service import listing
 from launcher.system import storage
 
 if TYPE_CHECKING:
@@ -85,11 +86,14 @@ def test_a_run_is_found_by_id_prefix_part_and_as_the_last(tmp_path: Path) -> Non
     assert directories.find(tmp_path, "last").id == names[1]
 
 
-def test_the_last_of_two_runs_of_one_second_is_the_later_one(tmp_path: Path) -> None:
-    make(tmp_path, "b-20250101-120000-zzzz", created=100.1)
-    make(tmp_path, "b-20250101-120000-aaaa", created=100.2)
+def test_runs_of_one_second_are_in_the_order_in_which_they_were_launched(tmp_path: Path) -> None:
+    names = [f"b-20250101-12000{end}" for end in ("0-zzzz", "0-aaaa", "1-cccc", "1-bbbb")]
+    for number, name in enumerate(names):
+        make(tmp_path, name, created=100.0 + number)
 
-    assert directories.find(tmp_path, "last").id == "b-20250101-120000-aaaa"
+    assert directories.find(tmp_path, "last").id == names[-1]
+    assert [run.id for run, _ in listing.states(tmp_path)] == names
+    assert [run.id for run, _ in listing.states(tmp_path, limit=1)] == names[-1:]
 
 
 @pytest.mark.parametrize("command", [("status", "last"), ("logs", "last"), ("ls",)], ids=lambda words: words[0])
