@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.k8s, pytest.mark.slurm, pytest.mark.ssh, pytest.mark.t
 NO_CLUSTER: dict[str, str | None] = {"KUBECONFIG": None, "DISTLAUNCH_NAMESPACE": None, "DISTLAUNCH_IMAGE": None}
 NAMES = ("juno", "lab", "rack", "kube")
 LIMIT_S = 240
-IN_ALL = 600
+IN_ALL = 300
 SAVES = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: (print("saved", flush=True), sys.exit(0)))
@@ -140,8 +140,6 @@ def test_the_whole_life_of_a_run_on_each_of_them_at_the_same_time(host: Host) ->
 
 def test_all_four_race_and_the_run_then_moves_from_one_to_the_next(host: Host) -> None:
     """One of them gets it, and nothing of the others' tries is left; each step is made once, wherever it goes."""
-    run = host.detached("--on", ",".join(NAMES), "--start", "soonest", "steps.py", str(IN_ALL))
-    host.wait_printed(run, "step 3")
     raced = host.slurm.cli.start(
         "run", "--on", ",".join(NAMES), "--start", "first", "--race", "4", "saves.py", "0",
         env=host.slurm.env(NO_CLUSTER),
@@ -154,6 +152,8 @@ def test_all_four_race_and_the_run_then_moves_from_one_to_the_next(host: Host) -
     assert [name for name in NAMES if tries[name]["granted_at"]] == [state["cluster"]]
     assert host.pods.left(tries["kube"]["run"]) == [] or state["cluster"] == "kube"
 
+    run = host.detached("--on", ",".join(NAMES), "--start", "soonest", "steps.py", str(IN_ALL))
+    host.wait_printed(run, "step 3")
     route = [name for name in NAMES if name != host.json("status", run)["cluster"]]
     for name in route:
         moved = host("move", run, "--to", name, "--carry", "out/**")
