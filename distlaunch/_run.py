@@ -245,8 +245,7 @@ def runs(
     """
     root, wanted = _root(runs_dir), Selection.parse(state, since, name)
     found: list[Run] = []
-    for run in reversed(directories.ids(root)):
-        record = directories.read(root, run)
+    for record in directories.newest_first(root, directories.ids(root)):
         if backend not in (None, record.backend) or cluster not in (None, record.cluster):
             continue
         if not wanted.takes(record.id, record.created):

@@ -55,8 +55,7 @@ def _by_job(directory: Path, job: re.Match[str]) -> Run | None:
     full = backends.ALIASES.get(job["backend"], job["backend"])
     asked = job["id"] or job["number"]
     steps: list[Run] = []
-    for name in reversed(directories.ids(directory)):
-        run = directories.read(directory, name)
+    for run in directories.newest_first(directory, directories.ids(directory)):
         if full not in (None, backends.ALIASES.get(run.backend, run.backend)):
             continue
         for each in (run, *map(run.task, run.tasks)):

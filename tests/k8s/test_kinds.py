@@ -218,6 +218,10 @@ def test_kueue_admits_a_run_and_one_that_waits_reports_it(kinds: User) -> None:
     second = kinds.follow("--queue", "team", "--cpu", "700m", "hello.py")
 
     second.wait_err("it waits to be admitted")
+    kinds.write("distlaunch.toml", '[clusters.gke]\nbackend = "k8s"\nqueue = "team"\n')
+    (row,) = kinds("clusters", "--output", "json").json["result"]["clusters"]
+    assert row["start"] == {"at": None, "how": "1 is ahead in the queue team"}
+    (kinds.cli.directory / "distlaunch.toml").unlink()
     assert not kinds.pods(second.run)
     assert kinds("cancel", first.run).exit_code == 0
     assert first.result().exit_code != 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from testbed.kube import Kube
     from tests.k8s.conftest import User
 
 pytestmark = pytest.mark.k8s
@@ -43,3 +44,29 @@ def test_what_is_free_and_whether_the_pods_fit(pods: User) -> None:
     blind = told(account)
     assert (blind["problem"], blind["nodes"], blind["start"]["at"]) == (None, None, None)
     assert "list" in blind["start"]["how"]
+
+
+@pytest.mark.parametrize(
+    ("toleration", "places"),
+    [
+        ("", 2),
+        ("team", 3),
+        ("team=vision", 3),
+        ("team=vision:NoSchedule", 3),
+        ("team=speech", 2),
+        ("team:NoExecute", 2),
+    ],
+)
+def test_places_on_a_node_with_a_taint_count_only_if_it_is_tolerated(
+    pods: User, own_kube: Kube, toleration: str, places: int
+) -> None:
+    named = f'toleration = ["{toleration}"]\n' if toleration else ""
+    pods.write("distlaunch.toml", f'[clusters.gke]\nbackend = "k8s"\n{named}')
+    node = "/api/v1/nodes/n1"
+    own_kube.api.patch(node, {"spec": {"taints": [{"key": "team", "value": "vision", "effect": "NoSchedule"}]}})
+    try:
+        found = told(pods, "--nodes", "3", "--gpus-per-node", "8")["start"]
+    finally:
+        own_kube.api.patch(node, {"spec": {"taints": None}})
+    assert found["how"] == f"{places} of 3 places for its pods free"
+    assert (found["at"] is not None) == (places == 3)

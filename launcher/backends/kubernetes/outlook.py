@@ -84,16 +84,25 @@ def _start(nodes: list[_Node], opts: KubernetesOptions, spec: JobSpec, queue: in
         return unknown(f"{queue} {'is' if queue == 1 else 'are'} ahead in the queue {opts.queue}")
     wanted = {name: words.amount(value) for name, value in pod.resources(opts).items()}
     selector = words.pairs(opts.node_selector, "node-selector")
-    tolerated = {opts.gpu_resource, *(item.get("key") for item in words.tolerations(opts.toleration))}
+    tolerated = [{"key": opts.gpu_resource}, *words.tolerations(opts.toleration)]  # clusters add the first one
     allowed = [
         node
         for node in nodes
-        if selector.items() <= node.labels.items() and all(taint["key"] in tolerated for taint in node.taints)
+        if selector.items() <= node.labels.items()
+        and all(any(_tolerates(each, taint) for each in tolerated) for taint in node.taints)
     ]
     excluded = words.names(opts.exclude)
     most = 1 if opts.spread else spec.nodes.max
     fits = sum(node.fits(wanted, most) for node in allowed if node.name not in excluded)
     return by_free(spec.nodes.min, min(fits, spec.nodes.max), spec.nodes.max, "places for its pods")
+
+
+def _tolerates(toleration: Mapping[str, str], taint: Mapping[str, str]) -> bool:
+    return (
+        toleration["key"] == taint["key"]
+        and toleration.get("value", taint.get("value", "")) == taint.get("value", "")
+        and toleration.get("effect", taint["effect"]) == taint["effect"]
+    )
 
 
 def _nodes(cluster: Cluster) -> dict[str, _Node]:

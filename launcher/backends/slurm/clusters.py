@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from launcher.backends.slurm import control
 from launcher.backends.slurm import site as sites
-from launcher.errors import BackendUnavailableError
+from launcher.errors import LaunchError
 
 if TYPE_CHECKING:
     from launcher.backends.slurm.handle import SlurmHandle
@@ -30,7 +30,7 @@ def running(site: Site, handle: SlurmHandle) -> Site:
 
 def _of(site: Site, handle: SlurmHandle) -> str:
     """Ids are those of one cluster, except in a federation."""
-    if int(handle["job_id"]) >= _FEDERATED:
+    if int(handle["job_id"].partition("+")[0]) >= _FEDERATED:
         return site.clusters
     return next((one.clusters for one in _each(site) if _state(one, handle)), site.clusters)
 
@@ -40,12 +40,11 @@ def _each(site: Site) -> list[Site]:
 
 
 def _state(site: Site, handle: SlurmHandle) -> str:
-    """The job's state there; empty if the cluster does not know it. Raises `BackendUnavailableError`."""
+    """The job's state there; empty if the cluster does not know it, or does not answer."""
     jobs = f"--jobs={handle['job_id']}"
-    done, said = control.ask(site, "squeue", jobs, "--states=all", "--noheader", "--format=%T|%k")
-    if done.returncode:
-        if "Invalid job id" in said:
-            return ""
-        raise BackendUnavailableError(f"squeue: {said}", hint=control.PING)
+    try:
+        done, _ = control.ask(site, "squeue", jobs, "--states=all", "--noheader", "--format=%T|%k")
+    except LaunchError:
+        return ""
     rows = (line.partition("|") for line in done.stdout.splitlines())
     return next((state for state, _, comment in rows if comment == handle["comment"]), "")
