@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from testbed import wait_until
+
 if TYPE_CHECKING:
     from testbed.kube import Kube
     from tests.k8s.conftest import User
@@ -62,6 +64,7 @@ def test_places_on_a_node_with_a_taint_count_only_if_it_is_tolerated(
 ) -> None:
     named = f'toleration = ["{toleration}"]\n' if toleration else ""
     pods.write("distlaunch.toml", f'[clusters.gke]\nbackend = "k8s"\n{named}')
+    wait_until("the pods of other tests to have gone", lambda: told(pods)["gpus_free"] == 24, limit_s=240, every_s=0.5)
     node = "/api/v1/nodes/n1"
     own_kube.api.patch(node, {"spec": {"taints": [{"key": "team", "value": "vision", "effect": "NoSchedule"}]}})
     try:
