@@ -11,6 +11,7 @@ from testbed import SlurmOptions, fixtures, wait_until
 from testbed.multicluster import another, federate
 from testbed.slurm_conf import CLUSTER
 from tests.slurm.conftest import LIMIT_S, Login
+from tests.terminal.asks import on_screen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,6 +97,11 @@ def whole_life(site: Login, where: str) -> None:
     elsewhere: dict[str, str | None] = {"DISTLAUNCH_RUNS_DIR": str(site.cli.directory / "elsewhere")}
     seen = site("status", last, "--on", "site", "--output", "json", env=elsewhere).json["result"]
     assert (seen["state"], seen["nodes"][0]["host"]) == ("running", found[last]["hosts"][0])
+    with on_screen(site.cli, "shell", last, env=site.env()) as screen:
+        screen.until("exit or Ctrl-D leaves it")
+        screen.type("echo in-$SLURM_CLUSTER_NAME-$((40 + 2)); exit\n")
+        screen.until(f"in-{where}-42")
+        assert screen.end() == 0
     cancelled = site("cancel", last)
     assert cancelled.exit_code == 0, cancelled.stderr
     assert site("wait", last).exit_code == 130
