@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
-_LOOKS_S, _LEAVES_S = 0.2, 5.0
+_LOOKS_MS, _LEAVES_S = 200, 5.0
 
 
 class Feeder:
@@ -53,14 +53,15 @@ class Feeder:
 
     def write(self, data: bytes) -> int:
         """Write all of it, as the program reads it. Raises `BrokenPipeError` if that has ended."""
-        left = memoryview(data)
+        left, poll = memoryview(data), select.poll()  # select() takes no more than 1,024 files
+        poll.register(self._fd, select.POLLOUT)
         while left:
             if self._given_up.is_set():
                 raise BrokenPipeError
             try:
                 count = os.write(self._fd, left)
             except BlockingIOError:
-                select.select([], [self._fd], [], _LOOKS_S)
+                poll.poll(_LOOKS_MS)
                 continue
             self.written += count
             left = left[count:]

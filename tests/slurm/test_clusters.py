@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -135,6 +137,26 @@ def test_one_that_waits_is_cancelled_and_what_no_cluster_takes_is_one_error(
     rows = site("clusters", "site", "--output", "json").json["result"]["clusters"]
     assert rows[0]["nodes"] == 3
     assert rows[0]["nodes_free"] == 0
+
+
+def test_inside_a_job_a_run_is_a_step_of_it_whatever_the_settings_name(site: Login, both: tuple[Slurm, Slurm]) -> None:
+    """It stays on the cluster of the job, where a shell opens beside it."""
+    site.write("allocation.sh", f"exec {sys.executable} -m launcher run --on site shows.py 600\n")
+    argv = ["salloc", "--quiet", f"--clusters={SOUTH}", "--nodes=1", "bash", "allocation.sh"]
+    pipe, cli = subprocess.PIPE, site.cli
+    with subprocess.Popen(argv, env=cli.env(site.env()), cwd=cli.directory, stdout=pipe, stderr=pipe) as process:
+        wait_until("its line", lambda: "rank 0" in site("logs", "last").stdout, limit_s=LIMIT_S, every_s=0.5)
+        assert f"on {SOUTH} attempt 0" in site("logs", "last").stdout
+        assert site("status", "last", "--output", "json").json["result"]["state"] == "running"
+        with on_screen(cli, "shell", "last", env=site.env()) as screen:
+            screen.until("exit or Ctrl-D leaves it")
+            screen.type("echo in-$SLURM_CLUSTER_NAME-$((40 + 2)); exit\n")
+            screen.until(f"in-{SOUTH}-42")
+            assert screen.end() == 0
+        assert site("cancel", "last").exit_code == 0
+        _, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130, said.decode()
+    assert "whose own these are: clusters" in said.decode()
 
 
 def test_a_race_between_clusters_of_one_slurmdbd_says_that_slurm_can_choose(

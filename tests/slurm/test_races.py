@@ -227,7 +227,7 @@ def test_one_of_many_races_is_run_by_one_cluster_at_most_whatever_is_killed(raci
     assert any(killed for _, killed in found.values())
 
 
-RACES, AT_ONCE = int(os.environ.get("DISTLAUNCH_TESTS_RACES", "24")), 6
+RACES, AT_ONCE = int(os.environ.get("DISTLAUNCH_TEST_RACES", "24")), 6
 
 
 def _submitted(racing: Racing) -> int:

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from launcher.backends.kubernetes.handle import KubernetesHandle
     from launcher.system.pipes import Bridge
 
-_PATH = "/api/v1/namespaces/{}/configmaps"
+_KIND = {"kind": "ConfigMap"}
 
 
 def is_kept(cluster: Cluster, handle: KubernetesHandle) -> bool:
     """Whether the run has the claim. Raises `ApiError`, `UnreachableError`."""
-    return cluster.find(f"{_PATH.format(cluster.namespace)}/{granted_name(handle['name'])}") is not None
+    path = objects.path_of(_KIND, cluster.namespace)
+    return cluster.find(f"{path}/{granted_name(handle['name'])}") is not None
 
 
 def note(run_dir: Path) -> None:
@@ -62,11 +63,12 @@ class PodOutputs(RemoteOutputs):
             "metadata": {"name": self._handle["name"], "uid": self._handle["uid"]},
         }  # fmt: skip
         made = {
-            "apiVersion": "v1", "kind": "ConfigMap", "immutable": True, "data": {GRANTED: ""},
+            "apiVersion": "v1", **_KIND, "immutable": True, "data": {GRANTED: ""},
             "metadata": {"name": name, "labels": {RUN_LABEL: self._handle["run"]}},
         }  # fmt: skip
         try:
-            self._cluster.call("POST", _PATH.format(self._cluster.namespace), objects.owned(made, owner))
+            path = objects.path_of(made, self._cluster.namespace)
+            self._cluster.call("POST", path, objects.owned(made, owner))
         except api.ApiError as error:
             if error.reason != "AlreadyExists":
                 raise

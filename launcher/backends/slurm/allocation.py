@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.agent.schedulers.slurm import expand
 from launcher.agent.terminal import attach
 from launcher.backends.slurm import steps, words
+from launcher.backends.slurm.options import OF_SBATCH
 from launcher.backends.slurm.states import from_accounting, job_of, meaning
 from launcher.errors import BackendUnavailableError, LaunchError, SpecError
 from launcher.system import detached, pipes, proc, storage
@@ -29,19 +30,7 @@ if TYPE_CHECKING:
     from launcher.spec import NodeRange
 
 _OF_STEPS = ("gpus_per_node", "gres", "mem", "nodelist", "exclude")
-_OF_JOBS: tuple[str, ...] = (
-    "partition",
-    "account",
-    "qos",
-    "constraint",
-    "reservation",
-    "dependency",
-    "exclusive",
-    "nice",
-    "mail_type",
-    "mail_user",
-)
-_OF_JOBS += ("licenses", "wckey", "switches", "sbatch")
+_OF_JOBS = (*(name for name in OF_SBATCH if name not in (*_OF_STEPS, "cpus_per_task")), "sbatch")
 _OF_CLUSTERS = ("SLURM_CONF", "SLURM_JWT")
 REACHED_S = 60.0
 
@@ -233,13 +222,8 @@ def terminal_words(
     how = ("--overlap", "--unbuffered", "--mpi=none", "--quiet", "--chdir=/", "--job-name=distlaunch-terminal")
     agent = (python or str(about.get("python")), str(Path(handle.get("remote", handle["run_dir"]), "agent.pyz")))
     own = str(directory / "nodes" / str(node))
-    return [
-        *site.words(["srun"]),
-        *how,
-        *where,
-        *agent,
-        *(("--shell", own) if rank is None else ("--attach", own, str(rank))),
-    ]
+    what = ("--shell", own) if rank is None else ("--attach", own, str(rank))
+    return [*site.words(["srun"]), *how, *where, *agent, *what]
 
 
 def _of_no_job(env: Mapping[str, str]) -> dict[str, str]:

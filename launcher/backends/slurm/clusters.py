@@ -47,4 +47,5 @@ def _state(site: Site, handle: SlurmHandle) -> str:
     except LaunchError:
         return ""
     rows = (line.partition("|") for line in done.stdout.splitlines())
-    return next((state for state, _, comment in rows if comment == handle["comment"]), "")
+    mine = handle.get("comment")  # a step has none
+    return next((state for state, _, comment in rows if mine is None or mine == comment), "")

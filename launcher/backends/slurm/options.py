@@ -11,6 +11,13 @@ from launcher.login import address
 from launcher.settings.options import duration, not_below, one_of, option
 from launcher.spec import parse_size
 
+OF_SBATCH = (
+    "partition", "account", "qos", "gpus_per_node", "gres", "cpus_per_task", "mem", "constraint", "nodelist", "exclude",
+    "clusters", "reservation", "dependency", "exclusive", "nice", "mail_type", "mail_user", "licenses", "wckey",
+    "switches",
+)  # fmt: skip
+"""Options that are sbatch's own, in the order of their lines in the job file."""
+
 
 def _clusters(text: str) -> None:
     if text and not re.fullmatch(r"[\w.-]+(,[\w.-]+)*", text, re.ASCII):

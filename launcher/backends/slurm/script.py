@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends.slurm import allocation, words
+from launcher.backends.slurm.options import OF_SBATCH
 from launcher.errors import BackendUnavailableError, SpecError
 from launcher.payload import setup_lines
 from launcher.system import input_file, install, trust
@@ -24,31 +25,6 @@ if TYPE_CHECKING:
     from launcher.spec import JobSpec
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@%+,=\[\]*|&-]*\Z")
-_OWN: tuple[str, ...] = (
-    "partition",
-    "account",
-    "qos",
-    "gpus_per_node",
-    "gres",
-    "cpus_per_task",
-    "mem",
-    "constraint",
-    "nodelist",
-    "exclude",
-)
-_OWN += (
-    "clusters",
-    "reservation",
-    "dependency",
-    "exclusive",
-    "nice",
-    "mail_type",
-    "mail_user",
-    "licenses",
-    "wckey",
-    "switches",
-)
-
 _OURS = "job.sbatch.j2"
 _START = """srun --nodes={{ nodes }} --ntasks={{ nodes }} --ntasks-per-node=1 {{ agent | map("quote") | join(" ") }}"""
 
@@ -228,7 +204,7 @@ def directives(
         found["signal"] = f"URG@{int(min(lead_s, max(spec.time_limit_s - 1, 1)))}"
     if opts.max_requeues is not None:
         found["requeue" if opts.max_requeues else "no-requeue"] = None
-    for name in _OWN:
+    for name in OF_SBATCH:
         value = getattr(opts, name)
         if value:
             found[name.replace("_", "-")] = None if value is True else str(value)
