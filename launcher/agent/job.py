@@ -18,16 +18,15 @@ THREADS = "OMP_NUM_THREADS"
 
 _BESIDE = ("key", "function")
 _IF_SET = (
-    "output_dir",
-    "project",
-    "hold_s",
-    "hold_node",
+    *("output_dir", "project", "hold_s", "hold_node"),
     "debug",
     "terminal",
     "array",
     "may_move",
     "plain_stream",
     "claim",
+    "contract",
+    "ps",
 )
 """Fields that few runs set; left out of the JSON if unset."""
 
@@ -194,6 +193,12 @@ class Job(NamedTuple):
     `directory`. With `place`, a directory or `ssh://HOST/DIRECTORY`, it claims the file `race` there itself, for the
     run's name.
     """
+
+    contract: str = "torchrun"
+    """How workers learn their place: the name of a module of `contracts`."""
+
+    ps: int = 0
+    """The number of parameter servers, the last ranks, with the contract `tensorflow`."""
 
     may_move: bool = False
     """Whether `directory`, which contains spec.json, may be moved: `read` adjusts the job's paths below it."""

@@ -104,6 +104,9 @@ class WorkerRequest(TypedDict, total=False):
     local_rank: int
     round: int
     env: Dict[str, str]
+    error_file: str
+    """Where it records the exception that ends it."""
+
     cpus: str
     """The CPUs that it is bound to, in the format of `taskset`; missing: it is not bound."""
 

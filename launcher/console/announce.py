@@ -215,6 +215,10 @@ class Announcer:
             self._once(
                 f"threads: {self._place(node)}: {said} ({threads.get('reason')})", f"{said} {threads.get('reason')}"
             )
+        if event == "contract" and self._explain:
+            for variable in fields.get("variables") or ():
+                said = "{name}={value} ({reason})".format(**variable)
+                self._once(f"{fields['contract']}: rank {fields['rank']}: {said}", said)
         if event != "fabric":
             return
         self._explained = True

@@ -72,7 +72,7 @@ class LaunchOptions:
         check=is_rank("debug"),
     )
     explain: bool = option(
-        False, flags=("--explain",), help="Show which variables are set for NCCL, gloo, UCX and OpenMP, and why."
+        False, flags=("--explain",), help="Show which variables the contract, NCCL, gloo, UCX and OpenMP get, and why."
     )
     quiet: bool = option(False, flags=("-q", "--quiet"), help="Print only warnings and failures on stderr.")
     verbose: bool = option(False, flags=("-v", "--verbose"), help="Print more on stderr.")

@@ -26,6 +26,13 @@ _NOT_SETTINGS = {
     "TIMES_LOST",
     "TIMES_DISRUPTED",
     "KEY",
+    "RANK",
+    "LOCAL_RANK",
+    "NODE_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "HOSTS",
 }
 """Variables that distlaunch itself sets for agents and workers, or that name its system file."""
 

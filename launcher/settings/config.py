@@ -155,9 +155,10 @@ class Config:
 
     def _from_env(self, cls: type) -> dict[str, Setting]:
         found = {}
+        workers_own = {"DISTLAUNCH_MASTER_PORT"} if "DISTLAUNCH_RANK" in self.env else {}  # in a worker of another run
         for key, kind in field_types(cls).items():
             name = ENV_PREFIX + key.upper()
-            if name in self.env:
+            if name in self.env and name not in workers_own:
                 found[key] = Setting(from_text(self.env[name], kind, name), name)
         return found
 

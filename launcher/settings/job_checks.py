@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.errors import SpecError
+from launcher.system import names
 
 
 def numa_binding(text: str) -> str | None:
@@ -12,6 +13,15 @@ def numa_binding(text: str) -> str | None:
     if text and text not in MODES:
         raise SpecError(f"numa-binding {text!r} is not known", hint=f"known: {', '.join(MODES)}")
     return text or None
+
+
+def contract(text: str) -> str:
+    """Check that there is a contract of that name, and return it."""
+    from launcher.agent import contracts
+
+    if text not in contracts.names():
+        raise SpecError(f"contract {text!r} is not known", hint=names.hint(text, contracts.names()))
+    return text
 
 
 def patterns(texts: tuple[str, ...]) -> None:

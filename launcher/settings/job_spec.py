@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def from_options(options: JobOptions, command: tuple[str, ...], *, kind: Kind, cwd: str) -> JobSpec:
     """The `JobSpec` for options whose values were checked (`checks.check`)."""
     script = command[0] if command else ""
+    _check_contract(options)
     stem = script.rpartition(".")[2] if kind == "module" else os.path.splitext(os.path.basename(script))[0]
     return JobSpec(
         name=run_name(options.name or stem),
@@ -39,6 +40,20 @@ def from_options(options: JobOptions, command: tuple[str, ...], *, kind: Kind, c
         grace_s=parse_duration(options.grace, "grace"),
         agents=dict(passed_on(options)),
     )
+
+
+def _check_contract(options: JobOptions) -> None:
+    """Raise `SpecError` for what the contract cannot start."""
+    from launcher.agent import contracts
+
+    nodes, workers = NodeRange.parse(options.nodes or "1"), parse_workers(options.nproc_per_node)
+    if nodes.elastic and options.contract != "torchrun":
+        raise SpecError(f"nodes {nodes}: only --contract torchrun can be elastic", hint=f"--nodes {nodes.max}")
+    tasks = nodes.max * workers if options.nodes and workers != "auto" and not options.workers else None
+    try:
+        contracts.load(options.contract).check(options.ps, tasks)
+    except ValueError as error:
+        raise SpecError(str(error)) from None
 
 
 def of_workers(spec: JobSpec, total: int, per_node: int | None) -> JobSpec:

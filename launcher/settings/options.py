@@ -258,6 +258,22 @@ class JobOptions:
         check=job_checks.fetch_node,
         group="files",
     )
+    contract: str = option(
+        "torchrun",
+        metavar="NAME",
+        help="What workers get: torchrun, mpi, jax, tensorflow, horovod, or env for any other program.",
+        check=job_checks.contract,
+        job="contract",
+        group="job",
+    )
+    ps: int = option(
+        0,
+        metavar="K",
+        help="With --contract tensorflow: the last K ranks are parameter servers, and rank 0 is the chief.",
+        check=not_below("ps"),
+        job="ps",
+        group="job",
+    )
     no_python: bool = option(False, help="SCRIPT is a program, not a Python script.", executes=True)
 
 

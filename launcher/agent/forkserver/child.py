@@ -46,7 +46,8 @@ def task(setup: Setup, preload: Preload, request: WorkerRequest, *, executes: bo
     def hide() -> None:
         hidden.Hidden(imported, before, reexec.Again(argv, env, scratch))
 
-    return lambda: _become(program, archive, env, hide, debug, collect=collect)
+    errors = request["error_file"]
+    return lambda: _become(program, archive, env, hide, errors, debug, collect=collect)
 
 
 def _become(
@@ -54,6 +55,7 @@ def _become(
     archive: str,
     env: Dict[str, str],
     hide: Callable[[], object],
+    errors: str,
     debug: Optional[Debugger],
     *,
     collect: bool,
@@ -66,4 +68,4 @@ def _become(
     processes.set_title(program.argv(python))
     hide()
     worker.forget(archive)
-    worker.run(program, python, *([debug] if debug else []))
+    worker.run(program, python, errors, *([debug] if debug else []))

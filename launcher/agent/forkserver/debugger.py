@@ -27,7 +27,7 @@ def main(scratch: str, kind: str, command: List[str]) -> None:
     debugger = Debugger(scratch)
     program.compile()
     worker.forget(archive)
-    worker.run(program, sys.executable, debugger)
+    worker.run(program, sys.executable, debugger=debugger)
 
 
 class Debugger:

@@ -10,6 +10,7 @@ import time
 from importlib.machinery import PathFinder
 from typing import Dict, List, Set
 
+from ..contracts import load
 from ..system import cgroup
 from . import hidden, traces, worker
 from .agent import Agent
@@ -94,7 +95,7 @@ class Preload:
         """
         program = self._setup.program
         wants = program.wants_torch()
-        if wants != MAYBE:
+        if wants != MAYBE or not load(self._setup.job["contract"]).torch:
             return wants == SURELY
         limit = cgroup.memory_limit()
         has_room = limit is None or limit >= _ROOM_BYTES

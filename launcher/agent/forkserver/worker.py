@@ -111,10 +111,13 @@ def new_main(program: Program) -> types.ModuleType:
     return main
 
 
-def run(program: Program, python: str, debugger: Callable[[BaseException], None] = lambda _: None) -> None:
+def run(
+    program: Program, python: str, errors: str = "", debugger: Callable[[BaseException], None] = lambda _: None
+) -> None:
     """Run the script or module as `__main__`; ends as the interpreter would, by `SystemExit` if the code is not 0.
 
-    `debugger` is called with an uncaught exception, after it was shown.
+    `errors`: where to record an uncaught exception; the script may name another file.
+    `debugger` is called with it, after it was shown.
     """
     sys.argv[:] = ["-m" if program.kind == "module" else program.target, *program.args]
     original = getattr(sys, "orig_argv", None)  # from Python 3.10 on
@@ -131,11 +134,11 @@ def run(program: Program, python: str, debugger: Callable[[BaseException], None]
         ending.expect(end.code)
         raise  # the interpreter prints its message
     except BaseException as error:  # noqa: BLE001 - the last line of defence of a process
-        _end_by(error, debugger if os.getpid() == me else None)
+        _end_by(error, errors, debugger if os.getpid() == me else None)
     ending.expect(None)
 
 
-def _end_by(error: BaseException, debugger: Optional[Callable[[BaseException], None]]) -> NoReturn:
+def _end_by(error: BaseException, errors: str, debugger: Optional[Callable[[BaseException], None]]) -> NoReturn:
     """Do what the interpreter does with an uncaught exception, without the agent's frames in the traceback.
 
     `debugger`: None in a process that the script has forked, whose failure is not the worker's.
@@ -143,7 +146,7 @@ def _end_by(error: BaseException, debugger: Optional[Callable[[BaseException], N
     shown = _own_frames(error.__traceback__)
     error.__traceback__ = shown
     if debugger:
-        record_failure(os.environ.get("TORCHELASTIC_ERROR_FILE"), error)
+        record_failure(os.environ.get("TORCHELASTIC_ERROR_FILE") or errors, error)
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, shown
     with contextlib.suppress(Exception):
         _show(error)

@@ -21,11 +21,11 @@ from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, Rend
 from torch.distributed.elastic.rendezvous.api import RendezvousError as TorchRendezvousError
 
 from ..job import Job
+from ..ranks import Group, Ranks, ranks_of
 from ..store.interface import GoneError
 from .agent_link import AgentLink
 from .dynamic_rendezvous import ElasticNodes
 from .errors import NotNeededError, RendezvousError
-from .ranks import Group, Ranks, ranks_of
 from .torchelastic import NodeAgent
 from .workers import MONITOR_S, Workers
 
@@ -111,12 +111,11 @@ class _NodeAgent(NodeAgent):
     def _group(self, group: WorkerGroup) -> Group:
         addr, port = str(group.master_addr), int(group.master_port or 0)
         size = group.spec.local_world_size
-        return Group(
-            group.group_rank or 0, group.group_world_size or 1, size, group.spec.role, addr, port, self.restarts
-        )
+        nodes, role = group.group_world_size or 1, group.spec.role
+        return Group(group.group_rank or 0, nodes, size, role, addr, port, self.restarts, self._nodes.counts)
 
     def _failure(self, about: ExitedWorker) -> ProcessFailure:
-        path = self._workers.error_file(about["local_rank"])
+        path = self._workers.requests.error_file(about["local_rank"])
         return ProcessFailure(local_rank=about["local_rank"], pid=about["pid"], exitcode=about["code"], error_file=path)
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import socket
 import time
-from typing import Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
+from ..contracts import load
 from ..failures import Failure
 from ..job import Job
 from ..network import routes
@@ -60,6 +61,9 @@ def connect(job: Job, addr: str, port: int, *, listen_fd: Optional[int], warn: C
 class FixedNodes(Nodes):
     """Static rendezvous: `max_nodes` nodes, with the planned node ranks."""
 
+    _address = ""
+    """The address at which most peers reach this node; empty if all nodes are on one host."""
+
     def next_rendezvous(self, workers: int) -> Round:
         """Meet all nodes in the next round, this one with `workers` workers; node 0 chooses the port.
 
@@ -81,7 +85,7 @@ class FixedNodes(Nodes):
                 Failure.NODE if Failure.NODE in reasons else max(filter(None, reasons), default=None),
             ]
             go = {
-                **self.network.master_port.open(self.round),
+                **self.network.master_port.open(self.round, torch=load(self.job.contract).torch),
                 "addr": self.job.master_addr,
                 "restarts": self.restarts,
                 "attempt": attempt,
@@ -112,6 +116,7 @@ class FixedNodes(Nodes):
         found = reach.explore(self.store, self.node_rank, self.job.max_nodes, list(own), self._await)
         if found.master and not known:
             self.master_addr = found.master[0]
+        self._address = next(iter(found.usable or own), "")
         interfaces = list(dict.fromkeys(own[address] for address in found.usable))
         self.network.settle(interfaces, f"all {self.job.max_nodes - 1} peers reach this node at")
         if found.cut_off and own and self.node_rank == 0:  # without own addresses, all nodes are on one host
@@ -120,6 +125,23 @@ class FixedNodes(Nodes):
             self._tell(
                 "warning", message=f"no address connects node {pairs}{more}: communication between them will hang"
             )
+
+    def exchange(self, offer: Dict[str, Any]) -> List[Dict[str, Any]]:
+        """Tell all nodes what this one offers in this round; what each offers, by node rank, with host and address."""
+        store, nodes = self.members.store, self.job.max_nodes
+        mine = {**offer, "host": self.host, "address": self._address or self.master_addr}
+        store.set(f"offer/{self.node_rank}", json.dumps(mine))
+        store.add("offers", 1)
+        if self.node_rank == 0:
+            names = [f"offer/{node}" for node in range(nodes)]
+            self._await(
+                f"what {nodes} nodes offer",
+                lambda: store.add("offers", 0) >= nodes,
+                lambda: [name[6:] for name in names if not store.check([name])],
+            )
+            store.set("offered", json.dumps([json.loads(text) for text in store.multi_get(names)]))
+        self._await("node 0 to pass on what all nodes offer", lambda: store.check(["offered"]), list)
+        return list(json.loads(store.get("offered")))
 
     def finished(self) -> bool:
         """As in the base class; the verdict of the round decides whether the success or a stop came first."""

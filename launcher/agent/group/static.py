@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, List
+import time
+from typing import TYPE_CHECKING, Any, Dict, List
 
+from .. import cause
+from ..contracts._contract import CannotError
 from ..job import Job
+from ..ranks import Group, Ranks, ranks_of
 from .agent_link import AgentLink
-from .ranks import Group, Ranks, ranks_of
 from .rendezvous import FixedNodes
-from .workers import MONITOR_S, Workers
+from .workers import MONITOR_S, PeerEndedError, Workers
 
 if TYPE_CHECKING:
     from ..messages import GroupServer
@@ -51,10 +54,27 @@ class FixedGroup:
         met = self._nodes.next_rendezvous(self._count)
         nodes, node_rank = len(met.workers), self._nodes.node_rank
         restarts = self._nodes.restarts
-        group = Group(node_rank, nodes, self._count, self._job.role, met.master_addr, met.master_port, restarts)
-        ranks: List[Ranks] = ranks_of(node_rank, met.workers)
-        self._workers.begin_round(group, ranks)
+        addr, port, counts = met.master_addr, met.master_port, met.workers
+        group = Group(node_rank, nodes, self._count, self._job.role, addr, port, restarts, counts)
+        ranks: List[Ranks] = ranks_of(node_rank, counts)
+        self._workers.begin_round(group, ranks, self._agree(counts))
         self._workers.start(group, ranks)
+
+    def _agree(self, counts: List[int]) -> List[Dict[str, Any]]:
+        """Exchange what the contract needs with all nodes. Raises `PeerEndedError` if a node cannot do its part."""
+        contract, nodes, against = self._workers.requests.contract, self._nodes, None
+        if not contract.exchanges:
+            return []
+        try:
+            contract.check(self._job.ps, sum(counts))
+            peers = nodes.exchange(self._workers.requests.offer(self._count))
+            against = contract.agree(peers) if nodes.node_rank == 0 else None
+        except (CannotError, ValueError) as error:
+            against = str(error)
+        if against:
+            why = cause.of_node(host=nodes.host, node=nodes.node_rank, message=against, time=time.time())
+            raise PeerEndedError(nodes.publish("fail", cause=why))
+        return peers
 
     def _restart(self) -> None:
         self._workers.end(signal.SIGTERM)

@@ -6,17 +6,17 @@ import contextlib
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set
 
 from ..cause import timed_out as timed_out_cause
 from ..failures import Failure
 from ..job import Job
+from ..ranks import Group, Ranks
 from ..store.interface import StoreError
-from ..system.facts import gpus
 from .agent_link import AgentLink
 from .errors import StopRequestedError
 from .nodes import Nodes
-from .ranks import Group, Ranks, variables
+from .requests import Requests
 from .waits import WAITS_S, Waits
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         ServerToGroup,
         StartedWorker,
         Verdict,
-        WorkerRequest,
     )
 
 MONITOR_S = 0.1
@@ -65,11 +64,11 @@ class Workers:
         self._nodes = nodes
         self._server = server
         self._agent = agent
-        self._directory = directory
+        self.requests = Requests(job, nodes, agent, directory)
         self._ready = False
         self._world = 0
-        self._processors: List[str] = []
-        self._ports: List[Dict[str, str]] = []
+        self._serving: Set[int] = set()
+        """Ranks that serve the others until these are done."""
 
     def wait_until_ready(self) -> None:
         """Wait until the fork server has imported what workers are to find there, or the run is stopped."""
@@ -79,10 +78,11 @@ class Workers:
 
     # -- one round ----------------------------------------------------------------------------------------------------
 
-    def begin_round(self, group: Group, workers: Sequence[Ranks]) -> None:
-        """Prepare a round, and report it to the agent."""
+    def begin_round(self, group: Group, workers: List[Ranks], peers: Sequence[Dict[str, Any]] = ()) -> None:
+        """Prepare a round, and report it to the agent. `peers`: what each node has offered."""
         self._world = workers[0].world_size
-        self._place(len(workers))
+        self._serving = {each.rank for each in workers if self.requests.contract.serves(self._job, each)}
+        self.requests.begin(workers, peers)
         self._waits = Waits(self._nodes.members.store, group.node_rank, group.nodes, self._world)
         self._agent.event(
             "rendezvous",
@@ -94,28 +94,15 @@ class Workers:
             world_size=workers[0].world_size,
             ranks=[worker.rank for worker in workers],
         )
+        if group.node_rank == 0 and self._nodes.round == 0:
+            self._agent.event("contract", **self.requests.explained(group, workers[0]))
 
-    def _place(self, workers: int) -> None:
-        """Decide once which CPUs and ports each worker is bound to; modules for that are imported only if needed."""
-        if not (self._job.numa_binding or self._job.near_nics):
-            return
-        from ..fabric import placement
-
-        if self._job.numa_binding and len(self._processors) != workers:
-            self._processors = placement.processors(self._job.numa_binding, workers)
-        if self._job.near_nics and len(self._ports) != workers:
-            self._ports = placement.near_ports(workers, gpus(os.environ), os.environ)
-            if not any(self._ports):
-                self._agent.event(
-                    "warning", message="--near-nics: no RDMA ports are nearer to one GPU of this node than others"
-                )
-
-    def start(self, group: Group, workers: Sequence[Ranks]) -> Dict[int, int]:
+    def start(self, group: Group, workers: List[Ranks]) -> Dict[int, int]:
         """Start all workers; their pids by local rank."""
         self.running, self.exited = {}, {}
         self.stop_if_asked()
         for worker in workers:
-            self._server.send({"start": self._request(group, worker)})
+            self._server.send({"start": self.requests.of(group, worker)})
             self.take_all(0.0)  # with any number of workers, neither side blocks on the other's full socket
         while len(self.running) + len(self.exited) < len(workers):
             self._take(self._server.receive()[0])
@@ -128,37 +115,8 @@ class Workers:
 
     def ended_by_themselves(self) -> bool:
         """Whether all workers have exited by themselves: a stopped worker's exit code says nothing about its work."""
-        return not self.running and not any(about["stopped"] for about in self.exited.values())
-
-    def error_file(self, local_rank: int) -> str:
-        """The file to which a worker writes the exception that ended it."""
-        return os.path.join(self._directory, "errors", f"{self._nodes.round}-{local_rank}.json")
-
-    def _request(self, group: Group, worker: Ranks) -> WorkerRequest:
-        """The request to the fork server to start a worker."""
-        env = variables(group, worker, self._job, self._nodes.network.master_port.serves_workers)
-        env["TORCHELASTIC_ERROR_FILE"] = self.error_file(worker.local_rank)
-        env["DISTLAUNCH_DEADLINE_FILE"] = os.path.join(self._directory, "deadline")
-        env.update(self._nodes.network.variables)
-        env.update(self._ports[worker.local_rank] if self._ports else {})
-        if self._job.virtual_local_rank:
-            from ..fabric import placement
-
-            env.update(LOCAL_RANK="0", **placement.own_gpu(worker.local_rank))
-        request: WorkerRequest = {
-            "rank": worker.rank,
-            "local_rank": worker.local_rank,
-            "round": self._nodes.round,
-            "env": env,
-        }
-        if self._processors:
-            request["cpus"] = self._processors[worker.local_rank]
-        lent = self._job.streams_of(worker.rank, worker.world_size)
-        if lent is not None:
-            request["terminal"] = lent
-            if "TERM" not in os.environ:
-                env["TERM"] = lent["term"]
-        return request
+        left = [about for about in self.running.values() if about["rank"] not in self._serving]
+        return not left and not any(about["stopped"] for about in self.exited.values())
 
     # -- a failure ----------------------------------------------------------------------------------------------------
 

@@ -6,12 +6,16 @@ import contextlib
 import json
 import os
 import re
-from typing import Dict, List, Mapping, Tuple
+from typing import TYPE_CHECKING, Dict, List, Mapping, Tuple
 
+from ..contracts._contract import Variable
 from ..failures import Failure, may_come_back
 from ..job import Job
 from ..system import files
 from ..system.natural_order import natural
+
+if TYPE_CHECKING:
+    from ..ranks import Group, Ranks
 
 _BRACKET = re.compile(r"\[([^\]]*)\]")
 
@@ -101,6 +105,43 @@ def names(env: Mapping[str, str]) -> Dict[str, str]:
     job, array, task, step = (env.get(f"SLURM_{key}", "") for key in keys)
     shown = f"{array}_{task}" if array else job
     return {"node": env.get("SLURMD_NODENAME", ""), "job": job, "step": f"{shown}.{step}" if step else ""}
+
+
+def of_worker(group: Group, worker: Ranks, env: Mapping[str, str]) -> List[Variable]:
+    """What srun would set for the worker if it had started it as a task; nothing outside of a step.
+
+    There is one task per node, the agent, whose numbers all workers would inherit.
+    """
+    if "SLURM_PROCID" not in env:
+        return []
+    counts, ours = list(group.counts), "as if srun had started each worker: its own task is the agent"
+    per_node = ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in _runs(counts))
+    first = sum(counts[: group.node_rank])
+    values = {
+        "SLURM_PROCID": worker.rank,
+        "SLURM_LOCALID": worker.local_rank,
+        "SLURM_NODEID": group.node_rank,
+        "SLURM_NTASKS": worker.world_size,
+        "SLURM_NPROCS": worker.world_size,
+        "SLURM_STEP_NUM_TASKS": worker.world_size,
+        "SLURM_TASKS_PER_NODE": per_node,
+        "SLURM_STEP_TASKS_PER_NODE": per_node,
+        "SLURM_GTIDS": ",".join(str(first + local) for local in range(group.local_world_size)),
+    }
+    if "SLURM_NTASKS_PER_NODE" in env:
+        values["SLURM_NTASKS_PER_NODE"] = group.local_world_size
+    return [Variable(name, str(value), ours) for name, value in values.items()]
+
+
+def _runs(counts: List[int]) -> List[Tuple[int, int]]:
+    """Each number with how many times it follows itself."""
+    found: List[Tuple[int, int]] = []
+    for count in counts:
+        if found and found[-1][0] == count:
+            found[-1] = (count, found[-1][1] + 1)
+        else:
+            found.append((count, 1))
+    return found
 
 
 def _topology(path: str) -> str:

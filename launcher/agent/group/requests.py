@@ -1,0 +1,103 @@
+"""What this node asks the fork server for: each worker's variables by the run's contract, its CPUs and its terminal."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Dict, List, Sequence
+
+from .. import contracts
+from ..contracts._contract import CannotError, Member, Variable
+from ..job import Job
+from ..ranks import Group, Ranks
+from ..schedulers import slurm
+from ..system.facts import gpus
+from .agent_link import AgentLink
+from .nodes import Nodes
+
+if TYPE_CHECKING:
+    from ..messages import WorkerRequest
+
+
+class Requests:
+    """The requests for this node's workers, over all rounds."""
+
+    def __init__(self, job: Job, nodes: Nodes, agent: AgentLink, directory: str) -> None:
+        """`directory`: where workers write their error files."""
+        self.contract = contracts.load(job.contract)
+        self._job, self._nodes, self._agent, self._directory = job, nodes, agent, directory
+        self._peers: List[Dict[str, Any]] = []
+        self._processors: List[str] = []
+        self._ports: List[Dict[str, str]] = []
+
+    def offer(self, workers: int) -> Dict[str, Any]:
+        """What this node tells the others, by the contract. Raises `CannotError`."""
+        contract, module = self.contract, self.contract.module
+        runs_python = self._job.kind != "program" and "PYTHON_EXEC" not in os.environ
+        if contract.required and module and runs_python and not importlib.util.find_spec(module):
+            raise CannotError(f"{sys.executable} has no {module}, which the contract {self._job.contract} needs")
+        return contract.offer(dict(os.environ), workers)
+
+    def begin(self, workers: Sequence[Ranks], peers: Sequence[Dict[str, Any]]) -> None:
+        """Prepare a round. `peers`: what each node has offered."""
+        self._peers = list(peers)
+        self._place(len(workers))
+
+    def explained(self, group: Group, worker: Ranks) -> Dict[str, Any]:
+        """The contract's variables for a worker, with their reasons."""
+        variables = [{**each._asdict(), "source": "contract"} for each in self._variables(group, worker)]
+        return {"contract": self._job.contract, "rank": worker.rank, "variables": variables}
+
+    def _place(self, workers: int) -> None:
+        """Decide once which CPUs and ports each worker is bound to; modules for that are imported only if needed."""
+        if not (self._job.numa_binding or self._job.near_nics):
+            return
+        from ..fabric import placement
+
+        if self._job.numa_binding and len(self._processors) != workers:
+            self._processors = placement.processors(self._job.numa_binding, workers)
+        if self._job.near_nics and len(self._ports) != workers:
+            self._ports = placement.near_ports(workers, gpus(os.environ), os.environ)
+            if not any(self._ports):
+                self._agent.event(
+                    "warning", message="--near-nics: no RDMA ports are nearer to one GPU of this node than others"
+                )
+
+    def _variables(self, group: Group, worker: Ranks) -> List[Variable]:
+        served = self._nodes.network.master_port.serves_workers
+        member = Member(self._job, group, worker, len(gpus(os.environ)), served, self._peers)
+        return [*self.contract.variables(member), *slurm.of_worker(group, worker, os.environ)]
+
+    def of(self, group: Group, worker: Ranks) -> WorkerRequest:
+        """The request for a worker."""
+        env = {variable.name: variable.value for variable in self._variables(group, worker)}
+        errors = self.error_file(worker.local_rank)
+        env.update({"TORCHELASTIC_ERROR_FILE": errors} if self.contract.torch else {})
+        env["DISTLAUNCH_RUN_ID"] = self._job.run
+        env["DISTLAUNCH_DEADLINE_FILE"] = os.path.join(self._directory, "deadline")
+        env.update(self._nodes.network.variables)
+        env.update(self._ports[worker.local_rank] if self._ports else {})
+        if self._job.virtual_local_rank:
+            from ..fabric import placement
+
+            env.update({"LOCAL_RANK": "0"} if self.contract.torch else {}, **placement.own_gpu(worker.local_rank))
+        request: WorkerRequest = {
+            "rank": worker.rank,
+            "local_rank": worker.local_rank,
+            "round": self._nodes.round,
+            "env": env,
+            "error_file": errors,
+        }
+        if self._processors:
+            request["cpus"] = self._processors[worker.local_rank]
+        lent = self._job.streams_of(worker.rank, worker.world_size)
+        if lent is not None:
+            request["terminal"] = lent
+            if "TERM" not in os.environ:
+                env["TERM"] = lent["term"]
+        return request
+
+    def error_file(self, local_rank: int) -> str:
+        """The file to which a worker writes the exception that ended it."""
+        return os.path.join(self._directory, "errors", f"{self._nodes.round}-{local_rank}.json")

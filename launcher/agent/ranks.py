@@ -1,0 +1,35 @@
+"""The ranks of workers, as torchrun defines them."""
+
+from __future__ import annotations
+
+from typing import List, NamedTuple, Sequence
+
+
+class Ranks(NamedTuple):
+    """One worker's ranks and world sizes, as torchrun defines them."""
+
+    rank: int
+    local_rank: int
+    role_rank: int
+    world_size: int
+    role_world_size: int
+
+
+class Group(NamedTuple):
+    """What all workers of this node have in common in one round."""
+
+    node_rank: int
+    nodes: int
+    local_world_size: int
+    role: str
+    master_addr: str
+    master_port: int
+    restarts: int
+    counts: Sequence[int]
+    """The number of workers of each node, by node rank."""
+
+
+def ranks_of(node_rank: int, workers: List[int]) -> List[Ranks]:
+    """The ranks of a node's workers, given the number of workers on each node."""
+    first, world = sum(workers[:node_rank]), sum(workers)
+    return [Ranks(first + local, local, first + local, world, world) for local in range(workers[node_rank])]
