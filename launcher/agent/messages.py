@@ -104,6 +104,9 @@ class WorkerRequest(TypedDict, total=False):
     local_rank: int
     round: int
     env: Dict[str, str]
+    passes: List[str]
+    """The variables that get the numbers of the descriptors that come with the request."""
+
     error_file: str
     """Where it records the exception that ends it."""
 

@@ -29,7 +29,7 @@ class Group(NamedTuple):
     """The number of workers of each node, by node rank."""
 
 
-def ranks_of(node_rank: int, workers: List[int]) -> List[Ranks]:
+def ranks_of(node_rank: int, workers: Sequence[int]) -> List[Ranks]:
     """The ranks of a node's workers, given the number of workers on each node."""
     first, world = sum(workers[:node_rank]), sum(workers)
     return [Ranks(first + local, local, first + local, world, world) for local in range(workers[node_rank])]

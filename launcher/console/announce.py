@@ -96,6 +96,8 @@ class Announcer:
         self._progress.heard(node, record.name, fields)
         self._gather(node, record.name, fields, time.monotonic())
         self._fabric(node, record.name, fields)
+        if record.name == "contract":
+            self._contract(fields)
         if record.name == "agent_started" and fields.get("attempt"):
             why, attempt = again(fields.get("after")), fields["attempt"]
             who = "" if isinstance(attempt, int) and attempt <= self._asked_for else " by the scheduler"
@@ -215,10 +217,6 @@ class Announcer:
             self._once(
                 f"threads: {self._place(node)}: {said} ({threads.get('reason')})", f"{said} {threads.get('reason')}"
             )
-        if event == "contract" and self._explain:
-            for variable in fields.get("variables") or ():
-                said = "{name}={value} ({reason})".format(**variable)
-                self._once(f"{fields['contract']}: rank {fields['rank']}: {said}", said)
         if event != "fabric":
             return
         self._explained = True
@@ -234,6 +232,12 @@ class Announcer:
             self._once(f"fabric: {self._place(node)}: {said}", said)
         if not fields.get("variables"):
             self._once("fabric: no variable is needed: NCCL, gloo and UCX choose right by themselves")
+
+    def _contract(self, fields: dict[str, Any]) -> None:
+        """Announce on request what the contract gives a rank."""
+        for variable in fields.get("variables") or () if self._explain else ():
+            said = "{name}={value} ({reason})".format(**variable)
+            self._once(f"{fields.get('contract')}: rank {fields.get('rank')}: {said}", said)
 
     def _place(self, node: int) -> str:
         return f"node {node} ({self._host(node)})"

@@ -55,6 +55,9 @@ class Contract:
     mpi = False
     """Whether an MPI starts the workers, and gives them their ranks."""
 
+    vendor: Any = None
+    """That MPI, once it is known."""
+
     def check(self, ps: int, tasks: Optional[int]) -> None:
         """Raise `ValueError` for a number of parameter servers that it cannot start. `tasks`: all workers, if known."""
         if ps:

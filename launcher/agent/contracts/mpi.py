@@ -20,7 +20,8 @@ class Mpi(Contract):
         """The MPI that this node has."""
         from ..mpi import vendor
 
-        return vendor.find(env).to_json()
+        found = self.vendor = vendor.find(env)
+        return found.to_json()
 
     def agree(self, peers: List[Dict[str, Any]]) -> Optional[str]:
         """All nodes need the same MPI."""
@@ -30,7 +31,9 @@ class Mpi(Contract):
 
     def variables(self, member: Member) -> List[Variable]:
         """torch's, and those that no framework reads."""
-        return [*of_torch(member), *of_place(member)]
+        first = member.peers[0]
+        started = Variable("DISTLAUNCH_MPI", first["mpi"], f"started by {first['mpirun']}, the same MPI on all nodes")
+        return [started, *of_torch(member), *of_place(member)]
 
 
 CONTRACT = Mpi()

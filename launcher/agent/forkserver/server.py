@@ -110,7 +110,7 @@ class ForkServer:
             self.poll.unregister(self.group.channel.fileno())
         elif "start" in message:
             self.stores.last.end()  # a node that starts a round has met all others
-            return self.workers.start(message["start"])
+            return self.workers.start(message["start"], fds)
         elif "signal" in message:
             self.workers.signal(message)
         elif "listens" in message:

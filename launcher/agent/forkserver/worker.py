@@ -131,6 +131,7 @@ def run(
             run_module = cpython.run_module_as_main()
             run_module(program.target, alter_argv=True)
     except SystemExit as end:
+        _abort_mpi(end)
         ending.expect(end.code)
         raise  # the interpreter prints its message
     except BaseException as error:  # noqa: BLE001 - the last line of defence of a process
@@ -144,6 +145,7 @@ def _end_by(error: BaseException, errors: str, debugger: Optional[Callable[[Base
     `debugger`: None in a process that the script has forked, whose failure is not the worker's.
     """
     shown = _own_frames(error.__traceback__)
+    _abort_mpi(error)
     error.__traceback__ = shown
     if debugger:
         record_failure(os.environ.get("TORCHELASTIC_ERROR_FILE") or errors, error)
@@ -158,6 +160,15 @@ def _end_by(error: BaseException, errors: str, debugger: Optional[Callable[[Base
         raise KeyboardInterrupt
     ending.expect(1)
     raise SystemExit(1)
+
+
+def _abort_mpi(error: BaseException) -> None:
+    """Have mpi4py abort the world at exit, as `python -m mpi4py` does: MPI_Finalize would wait for the other ranks."""
+    if "mpi4py.MPI" in sys.modules and "DISTLAUNCH_MPI" in os.environ:
+        with contextlib.suppress(Exception):
+            from mpi4py.run import set_abort_status  # type: ignore[import-not-found]
+
+            set_abort_status(error)
 
 
 def _show(error: BaseException) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Set
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Sequence, Set
 
 from ..system import processes
 from . import notes, streams
@@ -38,8 +38,8 @@ class Workers:
         """The pids of all workers."""
         return list(self._by_pid)
 
-    def start(self, request: WorkerRequest) -> Optional[Task]:
-        """Fork a worker; returns its task in the child, and None in the fork server."""
+    def start(self, request: WorkerRequest, fds: Sequence[int] = ()) -> Optional[Task]:
+        """Fork a worker; returns its task in the child, and None in the fork server. `fds`: only the worker's."""
         ends = streams.made(request["terminal"]) if "terminal" in request else streams.pipes()
         server = os.getpid()
         # A signal to the child waits until it has its own handlers back: with the fork server's it would be lost.
@@ -47,11 +47,16 @@ class Workers:
         pid = os.fork()
         if pid == 0:
             ends.close(ends.agent)
+            for name, fd in zip(request.get("passes", ()), fds):
+                request["env"][name] = str(fd)
+                os.set_inheritable(fd, True)
             task = self._become(server, request, ends)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             return task
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         ends.close(ends.worker)
+        for fd in fds:
+            os.close(fd)
         rank, local_rank, number = request["rank"], request["local_rank"], request["round"]
         about: StartedWorker = {"rank": rank, "local_rank": local_rank, "round": number, "pid": pid}
         if "cpus" in request:
@@ -67,13 +72,13 @@ class Workers:
         number, rank = request["signal"], request.get("rank")
         mark, repeat = request.get("mark", True), request.get("repeat", True)
         for pid, about in self._by_pid.items():
-            if not repeat and pid in self._marked:
+            if (not repeat and pid in self._marked) or rank not in (None, about["rank"]):
                 continue
             if mark:
                 self._marked.add(pid)
             if rank is None:
                 os.kill(pid, number)
-            elif about["rank"] == rank:
+            else:
                 try:
                     os.killpg(pid, number)
                 except ProcessLookupError:  # it has just been forked, and has no group of its own yet

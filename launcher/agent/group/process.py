@@ -10,6 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional, Tuple
 
+from ..contracts import load
 from ..failures import Failure
 from ..job import Job
 from ..protocol import NOT_NEEDED
@@ -144,6 +145,10 @@ def _join(setup: ServerSetup, server: GroupServer, agent: AgentLink, listen_fd: 
     nodes.network.fabric = place["fabric"]
     nodes.network.master_port.hand_over = lambda sock: server.send({"listens": True}, [sock.fileno()])
     agent.on_stop = nodes.request_stop
+    if load(job.contract).mpi:
+        from .mpi import MpiGroup
+
+        return nodes, MpiGroup(job, nodes, server, agent, setup)
     return nodes, group(job, nodes, setup["workers"], server, agent, setup["scratch"])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Dict, List
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from .. import cause
 from ..contracts._contract import CannotError
@@ -15,7 +15,7 @@ from .rendezvous import FixedNodes
 from .workers import MONITOR_S, PeerEndedError, Workers
 
 if TYPE_CHECKING:
-    from ..messages import GroupServer
+    from ..messages import Cause, GroupServer
 
 
 class FixedGroup:
@@ -37,17 +37,41 @@ class FixedGroup:
             while True:
                 self._workers.take_all(MONITOR_S)
                 self._workers.stop_if_asked()
-                if self._workers.failed():
-                    if not self._workers.tell_peers(restarts=self._nodes.restarts):
+                why = self._look()
+                if why or self._workers.failed():
+                    if not self._workers.tell_peers(restarts=self._nodes.restarts, why=why):
                         return False
                     self._restart()
-                elif self._workers.ended_by_themselves() and (self._nodes.finished() or self._nodes.stopping.leaves):
+                elif self._are_done() and (self._nodes.finished() or self._nodes.stopping.leaves):
                     return True
                 elif self._nodes.restart_requested():
                     self._restart()
         finally:
             if not self._nodes.stopping.is_set():  # else the agent ends the workers, within the remaining grace time
-                self._workers.end(signal.SIGTERM)
+                self._end(signal.SIGTERM)
+
+    # -- what an MPI does in another way ------------------------------------------------------------------------------
+
+    def _ranks(self, group: Group, peers: List[Dict[str, Any]]) -> List[Ranks]:  # noqa: ARG002 - for subclasses
+        """The ranks of this node's workers; those of the plan. `peers`: what the nodes offer."""
+        return ranks_of(group.node_rank, group.counts)
+
+    def _look(self) -> Optional[Cause]:
+        """What else has failed than a worker, if anything has; called in every turn."""
+        return None
+
+    def _is_over(self) -> bool:
+        """Whether all has ended that ends after the workers."""
+        return True
+
+    def _end(self, number: int) -> None:
+        """End the workers, beginning with this signal."""
+        self._workers.end(number)
+
+    # -- a round ------------------------------------------------------------------------------------------------------
+
+    def _are_done(self) -> bool:
+        return self._workers.ended_by_themselves() and self._is_over()
 
     def _start(self) -> None:
         """Meet the other nodes, then start the workers."""
@@ -56,26 +80,29 @@ class FixedGroup:
         restarts = self._nodes.restarts
         addr, port, counts = met.master_addr, met.master_port, met.workers
         group = Group(node_rank, nodes, self._count, self._job.role, addr, port, restarts, counts)
-        ranks: List[Ranks] = ranks_of(node_rank, counts)
-        self._workers.begin_round(group, ranks, self._agree(counts))
+        peers, ranks = self._agree(group)
+        self._workers.begin_round(group, ranks, peers)
         self._workers.start(group, ranks)
 
-    def _agree(self, counts: List[int]) -> List[Dict[str, Any]]:
-        """Exchange what the contract needs with all nodes. Raises `PeerEndedError` if a node cannot do its part."""
-        contract, nodes, against = self._workers.requests.contract, self._nodes, None
+    def _agree(self, group: Group) -> Tuple[List[Dict[str, Any]], List[Ranks]]:
+        """Exchange what the contract needs with all nodes; what each offers, and the ranks of this node's workers.
+
+        Raises `PeerEndedError` if a node cannot do its part.
+        """
+        contract, nodes, peers = self._workers.requests.contract, self._nodes, []
         if not contract.exchanges:
-            return []
+            return [], self._ranks(group, [])
         try:
-            contract.check(self._job.ps, sum(counts))
+            contract.check(self._job.ps, sum(group.counts))
             peers = nodes.exchange(self._workers.requests.offer(self._count))
             against = contract.agree(peers) if nodes.node_rank == 0 else None
+            if not against:
+                return peers, self._ranks(group, peers)
         except (CannotError, ValueError) as error:
             against = str(error)
-        if against:
-            why = cause.of_node(host=nodes.host, node=nodes.node_rank, message=against, time=time.time())
-            raise PeerEndedError(nodes.publish("fail", cause=why))
-        return peers
+        why = cause.of_node(host=nodes.host, node=nodes.node_rank, message=against, time=time.time())
+        raise PeerEndedError(nodes.publish("fail", cause=why))
 
     def _restart(self) -> None:
-        self._workers.end(signal.SIGTERM)
+        self._end(signal.SIGTERM)
         self._start()

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Set
 
 from ..cause import timed_out as timed_out_cause
 from ..failures import Failure
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         ServerToGroup,
         StartedWorker,
         Verdict,
+        WorkerRequest,
     )
 
 MONITOR_S = 0.1
@@ -67,6 +68,10 @@ class Workers:
         self.requests = Requests(job, nodes, agent, directory)
         self._ready = False
         self._world = 0
+        self.complete: Callable[[WorkerRequest], List[int]] = lambda _: []
+        """Adds what else a worker gets to its request; returns descriptors to send with it, which are closed then."""
+
+        self.on_exit: Callable[[ExitedWorker], object] = lambda _: None
         self._serving: Set[int] = set()
         """Ranks that serve the others until these are done."""
 
@@ -102,7 +107,11 @@ class Workers:
         self.running, self.exited = {}, {}
         self.stop_if_asked()
         for worker in workers:
-            self._server.send({"start": self.requests.of(group, worker)})
+            request = self.requests.of(group, worker)
+            fds = self.complete(request)
+            self._server.send({"start": request}, fds)
+            for fd in fds:
+                os.close(fd)
             self.take_all(0.0)  # with any number of workers, neither side blocks on the other's full socket
         while len(self.running) + len(self.exited) < len(workers):
             self._take(self._server.receive()[0])
@@ -120,10 +129,12 @@ class Workers:
 
     # -- a failure ----------------------------------------------------------------------------------------------------
 
-    def tell_peers(self, *, restarts: int) -> bool:
-        """Ask the agent for the cause, and publish whether it restarts all workers or ends the run."""
+    def tell_peers(self, *, restarts: int, why: Optional[Cause] = None) -> bool:
+        """Publish whether a failure restarts all workers or ends the run. `why`: its cause; None: the agent knows."""
         self._wait_for_debugger()
-        cause = self._first_cause()
+        cause = why or self._first_cause()
+        if why:
+            self._agent.send({"first_cause": why})
         if restarts >= self._job.max_restarts:
             verdict = self._nodes.publish("fail", cause=cause)
             if verdict["kind"] == "stop":
@@ -207,6 +218,7 @@ class Workers:
             about = message["exited"]
             self.running.pop(about["pid"], None)
             self.exited[about["pid"]] = about
+            self.on_exit(about)
             if about["rank"] == self._job.debug:
                 with contextlib.suppress(StoreError):  # the store is lost, as all its users know
                     self._nodes.members.store.add(_LEFT, 1)

@@ -1,0 +1,158 @@
+"""Which MPI a node has, and how its mpirun is told about the nodes: in the settings of each generation at once.
+
+Open MPI 5 ignores the names of Open MPI 4's settings silently, and the reverse; so both are set. A setting of the
+user's own is left as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+from ..contracts._contract import CannotError
+
+OPEN_MPI, HYDRA = "Open MPI", "hydra"
+_VERSION_S = 20.0
+_VERSIONS = (
+    (OPEN_MPI, "Open MPI", re.compile(r"\(Open MPI\) (\S+)")),
+    (HYDRA, "Intel MPI", re.compile(r"Intel\(R\) MPI Library.*?Version (\S+)", re.DOTALL)),
+    (HYDRA, "MPICH", re.compile(r"HYDRA build details:\s+Version:\s+(\S+)")),
+)
+_OF_LAUNCHER = re.compile(r"SLURM_|SLURMD_|PMI_|PMI2_|PMIX_|OMPI_COMM_|OMPI_UNIVERSE|PBS_|LSB_")
+"""An mpirun that finds these asks that scheduler or MPI for its hosts, and not ours."""
+
+_OF_RANK = re.compile(r"OMPI_|PMIX_|PRTE_|OPAL_|PMI_|PMI2_|MPI_|MPIR_|HYD|I_MPI_|GTL_|SLURM_(PMI|MPI)")
+_LIBRARIES = "LD_LIBRARY_PATH"
+
+
+class Vendor(NamedTuple):
+    """An MPI's start-up."""
+
+    kind: str
+    """`Open MPI`, or `hydra` for all MPIs that descend from MPICH."""
+
+    name: str
+    version: str
+    mpirun: str
+    """Its path."""
+
+    def to_json(self) -> Dict[str, Any]:
+        """What the node tells the others."""
+        return {"mpi": f"{self.name} {self.version}", "mpirun": self.mpirun}
+
+
+def find(env: Dict[str, str]) -> Vendor:
+    """The MPI next to this Python, else the one on PATH. Raises `CannotError` if there is none, or an unknown one."""
+    places = [os.path.dirname(sys.executable), *env.get("PATH", os.defpath).split(os.pathsep)]
+    found = next((path for place in places for path in _programs(place)), None)
+    if found is None:
+        raise CannotError(f"no mpirun, neither on PATH nor beside {sys.executable}")
+    try:
+        done = subprocess.run(
+            [found, "--version"],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_VERSION_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotError(f"{found} --version: {error}") from error
+    said = (done.stdout + done.stderr).decode(errors="replace")
+    for kind, name, pattern in _VERSIONS:
+        version = pattern.search(said)
+        if version:
+            return Vendor(kind, name, version[1], found)
+    raise CannotError(f"{found} is neither Open MPI's, nor MPICH's, nor Intel's: {' '.join(said.split())[:200]}")
+
+
+def _programs(place: str) -> List[str]:
+    paths = [os.path.join(place, name) for name in ("mpirun", "mpiexec")]
+    return [path for path in paths if os.access(path, os.X_OK) and os.path.isfile(path)]
+
+
+def disagreement(peers: Sequence[Dict[str, Any]]) -> Optional[str]:
+    """Which nodes have another MPI than node 0; None: all have the same."""
+    first = peers[0]
+    others = [(node, peer) for node, peer in enumerate(peers) if peer["mpi"] != first["mpi"]]
+    if not others:
+        return None
+    node, peer = others[0]
+    more = f", and {len(others) - 1} more nodes differ" if len(others) > 1 else ""
+    has = f"{first['mpi']} ({first['mpirun']})"
+    return f"node {node} ({peer['host']}) has {peer['mpi']} ({peer['mpirun']}), and node 0 has {has}{more}"
+
+
+def hosts(peers: Sequence[Dict[str, Any]], here: str) -> List[str]:
+    """A name for each node that mpirun can use: node 0's is that of this host, and none occurs twice."""
+    found = [here]
+    for node, peer in enumerate(peers[1:], 1):
+        name = re.sub(r"[^\w.-]", "-", str(peer["host"]))
+        found.append(f"{name}-node-{node}" if name in found else name)
+    return found
+
+
+def command(vendor: Vendor, hosts_file: str, address: str, remote_shell: str, world: int) -> List[str]:
+    """mpirun with its options; the program to start follows."""
+    count = ["-np", str(world)]
+    if vendor.kind == OPEN_MPI:
+        return [vendor.mpirun, *count]
+    start = ["-launcher", "ssh", "-launcher-exec", remote_shell, "-f", hosts_file]
+    return [vendor.mpirun, *start, "-localhost", address, "-genvlist", "PATH", *count]
+
+
+def hosts_text(vendor: Vendor, names: Sequence[str], counts: Sequence[int]) -> str:
+    """The file that lists the nodes, each with the number of its workers."""
+    form = "{} slots={}\n" if vendor.kind == OPEN_MPI else "{}:{}\n"
+    return "".join(form.format(name, count) for name, count in zip(names, counts))
+
+
+def environment(env: Dict[str, str], hosts_file: str, remote_shell: str) -> Dict[str, str]:
+    """The variables of mpirun and of what it starts, given those of workers."""
+    kept = {name: value for name, value in env.items() if not _OF_LAUNCHER.match(name)}
+    ours = {
+        "plm_rsh_agent": remote_shell,
+        "plm_rsh_no_tree_spawn": "1",  # the remote shell's path is that of node 0
+        "orte_default_hostfile": hosts_file,
+        "orte_keep_fqdn_hostnames": "1",
+        "orte_leave_session_attached": "1",  # a daemon stays the child of the agent, which sees how it ends
+        "rmaps_base_mapping_policy": "slot",
+        "rmaps_base_oversubscribe": "1",
+        "hwloc_base_binding_policy": "none",
+    }
+    newer = {
+        "plm_ssh_agent": remote_shell,
+        "plm_ssh_no_tree_spawn": "1",
+        "prte_default_hostfile": hosts_file,
+        "prte_keep_fqdn_hostnames": "1",
+        "prte_leave_session_attached": "1",
+        "rmaps_default_mapping_policy": "slot:oversubscribe",
+        "hwloc_default_binding_policy": "none",
+    }
+    found = {
+        **{f"OMPI_MCA_{name}": value for name, value in ours.items()},
+        **{f"PRTE_MCA_{name}": value for name, value in newer.items()},
+    }
+    if os.geteuid() == 0:
+        names = (f"{of}_ALLOW_RUN_AS_ROOT{more}" for of in ("OMPI", "PRTE") for more in ("", "_CONFIRM"))
+        found.update(dict.fromkeys(names, "1"))
+    return {**found, **kept}
+
+
+def of_rank(vendor: Vendor, given: Dict[str, str], env: Dict[str, str]) -> Dict[str, str]:
+    """What the MPI has added to the variables of a rank, `given`, as compared to the workers' own, `env`."""
+    added = {name: value for name, value in given.items() if _OF_RANK.match(name) and env.get(name) != value}
+    if vendor.kind == OPEN_MPI and _LIBRARIES in given:  # hydra passes on node 0's
+        added[_LIBRARIES] = given[_LIBRARIES]
+    return added
+
+
+def rank_of(given: Dict[str, str]) -> int:
+    """The rank that the MPI gave. Raises `CannotError` if it gave none."""
+    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"):
+        if given.get(name, "").isdigit():
+            return int(given[name])
+    raise CannotError("mpirun has started a rank without its number")

@@ -1,0 +1,226 @@
+"""One node's part in an MPI world: node 0 starts mpirun, and a worker is started for each rank that MPI starts here.
+
+    node 0: mpirun ── remote shell ── hub ── store ── node K: daemon ── rank's stand-in ── hub ── "start a worker"
+
+MPI knows the stand-ins (`rank.py`); the workers are children of the fork server, as in any run.
+"""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import re
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional
+
+from .. import cause
+from ..contracts._contract import CannotError
+from ..failures import Failure
+from ..job import Job
+from ..ranks import Group, Ranks
+from ..system import facts
+from . import vendor as vendors
+from .hub import Caller, Hub
+from .mpirun import Mpirun
+from .shells import Shells
+
+if TYPE_CHECKING:
+    from ..messages import Cause, ExitedWorker, GroupToServer, WorkerRequest
+    from ..store.interface import Store
+    from .vendor import Vendor
+
+_LOOK_S = 0.02
+_LATE_S = 2.0
+"""How long an mpirun that has ended waits for the worker that made it end, and a worker for the end of its MPI."""
+
+_STAND_IN = ("sh", "-c", 'exec "$DISTLAUNCH_PYTHON" -ISEc "$DISTLAUNCH_MPI_RANK"')
+_ABORTED = re.compile(r"MPI_ABORT was invoked on rank (\d+)|application called MPI_Abort\(.*\) - process (\d+)")
+
+
+class Node(NamedTuple):
+    """What stays the same for all rounds on this node."""
+
+    job: Job
+    rank: int
+    host: str
+    directory: str
+    """The node's, in the run's."""
+
+    scratch: str
+    """The directory of the workers' small files."""
+
+
+class World:
+    """A round's ranks on this node."""
+
+    def __init__(self, node: Node, vendor: Vendor, hub: Hub, store: Store, tick: Callable[[], None]) -> None:
+        """`store`: the round's part. `tick`: called while it waits; raises if the run is to end."""
+        self._node, self._vendor, self._hub, self._store, self._tick = node, vendor, hub, store, tick
+        self._ranks: Dict[int, Caller] = {}
+        """The stand-ins, by rank."""
+
+        self._left: Dict[int, float] = {}
+        """When each stand-in was found dead before its worker."""
+
+        self._mpirun: Optional[Mpirun] = None
+        self._shells: Optional[Shells] = None
+        self._done_at = 0.0
+
+    # -- the start ----------------------------------------------------------------------------------------------------
+
+    def start(self, group: Group, peers: List[Dict[str, Any]]) -> List[Ranks]:
+        """Start the ranks; those of this node, once all are there. Raises `CannotError` if they are not."""
+        job, rank = self._node.job, self._node.rank
+        names = vendors.hosts(peers, os.uname().nodename)
+        hosts_file, shell = (os.path.join(self._node.directory, name) for name in ("mpi-hosts", "mpi-shell"))
+        env = self._environment(hosts_file, shell)
+        self._shells = Shells(rank, names, self._store, env, job.cwd)
+        if rank == 0:
+            with open(hosts_file, "w", encoding="utf-8") as file:
+                file.write(vendors.hosts_text(self._vendor, names, group.counts))
+            _write_shell(shell)
+            argv = vendors.command(self._vendor, hosts_file, group.master_addr, shell, sum(group.counts))
+            self._mpirun = Mpirun([*argv, *_STAND_IN], env, job.cwd)
+        return self._gather(group)
+
+    def _environment(self, hosts_file: str, shell: str) -> Dict[str, str]:
+        return {
+            **vendors.environment(dict(os.environ), hosts_file, shell),
+            "DISTLAUNCH_MPI_HUB": hub_name(self._node),
+            "DISTLAUNCH_PYTHON": sys.executable,
+            "DISTLAUNCH_MPI_RANK": _source("rank.py"),
+        }
+
+    def _gather(self, group: Group) -> List[Ranks]:
+        """Wait for the stand-ins of this node's ranks."""
+        wanted, limit_s = group.local_world_size, self._node.job.rdzv_timeout_s
+        limit, world = time.monotonic() + limit_s, sum(group.counts)
+        found: Dict[int, Caller] = {}
+        while len(found) < wanted:
+            self._tick()
+            self._hub.look(_LOOK_S)
+            for caller in self._hub.take(b"rank"):
+                found[vendors.rank_of(variables(caller))] = caller
+            self._attend_shells(starting=True)
+            if self._mpirun is not None and self._mpirun.look() is not None:
+                raise CannotError(f"mpirun {self._mpirun.ended()}: {self._mpirun.said() or 'it wrote nothing'}")
+            if time.monotonic() > limit:
+                has = f"{self._vendor.name}'s mpirun has started {len(found)} of {wanted} ranks on this node"
+                raise CannotError(f"{has} within {limit_s:.0f} s")
+        size = variables(next(iter(found.values())))
+        told = size.get("OMPI_COMM_WORLD_SIZE") or size.get("PMI_SIZE") or str(world)
+        if len(found) > wanted or told != str(world):
+            raise CannotError(
+                f"mpirun has started {len(found)} ranks of {told} on this node, and {wanted} of {world} were asked for"
+            )
+        self._ranks = dict(sorted(found.items()))
+        return [Ranks(number, local, number, world, world) for local, number in enumerate(self._ranks)]
+
+    def complete(self, request: WorkerRequest) -> List[int]:
+        """Add to a worker's request what the MPI has given its stand-in; the descriptors to be sent with it."""
+        caller = self._ranks[request["rank"]]
+        given = variables(caller)
+        request["env"].update(vendors.of_rank(self._vendor, given, dict(os.environ)))
+        if self._node.job.shares_host:  # Open MPI names segments of shared memory by host
+            own = {f"OMPI_MCA_btl_{name}_backing_directory": self._node.scratch for name in ("sm", "vader")}
+            request["env"].update({name: value for name, value in own.items() if name not in os.environ})
+        cpus = os.sched_getaffinity(caller.pid)
+        if cpus != os.sched_getaffinity(0) and "cpus" not in request:
+            request["cpus"] = ",".join(map(str, sorted(cpus)))
+        fds, caller.fds = caller.fds, []
+        if fds:
+            request["passes"] = ["PMI_FD"]
+        return fds
+
+    # -- while the workers run ----------------------------------------------------------------------------------------
+
+    def exited(self, about: ExitedWorker) -> None:
+        """Have a worker's stand-in end as it did."""
+        caller = self._ranks.pop(about["rank"], None)
+        if caller is not None:
+            caller.answer(about["code"])
+            caller.close()
+
+    def attend(self) -> List[GroupToServer]:
+        """Call this in every turn; what to signal, as messages to the fork server."""
+        self._hub.look(0.0)
+        self._hub.watch(self._ranks)
+        self._attend_shells(starting=False)
+        if self._mpirun is not None:
+            self._mpirun.look()
+        now = time.monotonic()
+        signals: List[GroupToServer] = []
+        for rank, caller in self._ranks.items():
+            taken, caller.signals = caller.signals, []
+            signals.extend({"signal": number, "rank": rank, "mark": True} for number in taken)
+            if caller.gone and now > self._left.setdefault(rank, now) + _LATE_S:
+                signals.append({"signal": 9, "rank": rank, "mark": True})
+        return signals
+
+    def _attend_shells(self, *, starting: bool) -> None:
+        assert self._shells is not None
+        for caller in self._hub.take(b"shell"):
+            self._shells.ask(caller)
+        self._shells.attend(starting=starting)
+
+    def failure(self) -> Optional[Cause]:
+        """Why the MPI has ended, if it has and no worker has failed."""
+        mpirun = self._mpirun
+        host, node = self._node.host, self._node.rank
+        if self._shells is not None and self._shells.killed:
+            text, kind = cause.killed("the daemon of mpirun", cause.signal_name(self._shells.killed), facts.oom_kills())
+            return cause.of_node(host=host, node=node, message=text, kind=kind, time=time.time())
+        if mpirun is None or mpirun.code in (None, 0) or mpirun.age_s() < (_LATE_S if mpirun.code > 0 else 0):
+            return None
+        if mpirun.code < 0:
+            text, kind = cause.killed("mpirun", cause.signal_name(-mpirun.code), facts.oom_kills())
+            return cause.of_node(host=host, node=node, message=text, kind=kind, time=mpirun.ended_at)
+        said, aborted = mpirun.said(), _ABORTED.search(mpirun.text())
+        kind = Failure.USER_CODE if aborted or not said else Failure.NODE
+        by_rank = (
+            "a rank has called MPI_Abort, as its last lines report"  # hydra's mpirun reports errors of its own only
+        )
+        message = f"mpirun {mpirun.ended()}: {said or by_rank}"
+        found = cause.of_node(host=host, node=node, message=message, kind=kind, time=mpirun.ended_at)
+        return {**found, "rank": int(aborted[1] or aborted[2])} if aborted else found
+
+    def over(self) -> bool:
+        """Whether mpirun has ended too, after all workers of this node have; it has a moment for that."""
+        self._done_at = self._done_at or time.monotonic()
+        return self._mpirun is None or self._mpirun.code == 0 or time.monotonic() > self._done_at + 2 * _LATE_S
+
+    def end(self) -> None:
+        """End mpirun, and let go of the stand-ins: the round is over."""
+        if self._mpirun is not None:
+            self._mpirun.end()
+        for caller in [*self._ranks.values(), *self._hub.take(b"rank"), *self._hub.take(b"shell")]:
+            caller.close()
+        if self._shells is not None:
+            self._shells.close()
+        self._ranks = {}
+
+
+def hub_name(node: Node) -> str:
+    """The name of a node's hub, on hosts that may have several nodes of the run."""
+    return f"distlaunch-mpi-{os.getuid()}-{node.job.run}-{node.job.session or node.job.attempt}-{node.rank}"
+
+
+def variables(caller: Caller) -> Dict[str, str]:
+    """The variables of a rank's stand-in."""
+    pairs = (os.fsdecode(word).partition("=") for word in caller.words[1:])
+    return {name: value for name, _, value in pairs}
+
+
+def _source(name: str) -> str:
+    data = pkgutil.get_data(__package__, name)
+    assert data is not None
+    return data.decode()
+
+
+def _write_shell(path: str) -> None:
+    """Write the program that mpirun calls in place of ssh."""
+    begin = '#!/bin/sh\nexec "$DISTLAUNCH_PYTHON" -ISE - "$@" <<\'END\'\n'
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(begin + _source("remote_shell.py") + "END\n")
+    os.chmod(path, 0o700)
