@@ -24,6 +24,7 @@ NETWORK: Mapping[str, str] = {
 }
 SLURM: Mapping[str, str] = {
     "slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "munged": "munge", "mungekey": "munge",
+    "libpmix.so": "libpmix-dev",
 }  # fmt: skip
 ACCOUNTING: Mapping[str, str] = {
     "slurmdbd": "slurmdbd",
@@ -57,8 +58,8 @@ _failed: dict[tuple[str, ...], str] = {}
 
 def program(name: str) -> str | None:
     """The path of a program; daemons are not on every user's PATH."""
-    if name.endswith(".so"):  # a module of PAM
-        return next(map(str, Path("/lib").glob(f"*/security/{name}")), None)
+    if name.endswith(".so"):  # a module of PAM, or a library
+        return next(map(str, (found for at in ("security/", "") for found in Path("/lib").glob(f"*/{at}{name}"))), None)
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{PATH}")
 
 

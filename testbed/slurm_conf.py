@@ -123,6 +123,7 @@ def general(options: SlurmOptions, controller: Host, files: Files) -> dict[str, 
         "CredType": "cred/munge",
         "StateSaveLocation": f"{files.directory}/state",
         "SlurmdSpoolDir": f"{files.directory}/spool/%n",
+        "TmpFS": f"{files.directory}/spool/%n",  # where PMIx makes a directory per job on each host
         "SlurmctldPidFile": f"{files.directory}/slurmctld.pid",
         "SlurmdPidFile": f"{files.directory}/slurmd.%n.pid",
         "ProctrackType": "proctrack/linuxproc",

@@ -175,6 +175,12 @@ def last_traceback(tail: bytes) -> Optional[str]:
     return "\n".join(lines) + "\n"
 
 
+def aborted_mpi(tail: bytes) -> int:
+    """The exit code with which the process has called MPI_Abort; 0 if it has not. MPICH has it killed after that."""
+    found = re.search(rb"(?m)^Abort\((\d+)\) on node \d+ \(rank \d+ in comm ", tail)
+    return int(found[1]) & 255 if found else 0
+
+
 def _watchdogs(tail: bytes) -> str:
     """The message with which NCCL's watchdog aborts the process after a collective timed out, or an empty string."""
     found = re.findall(rb"(?m)^.*?(Watchdog caught collective operation timeout: .*)$", tail)

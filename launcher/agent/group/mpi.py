@@ -40,7 +40,9 @@ class MpiGroup(FixedGroup):
 
     def _look(self) -> Optional[Cause]:
         assert self._world is not None
-        for message in self._world.attend():
+        messages = self._world.attend()
+        self._workers.excused = self._world.ended
+        for message in messages:
             self._server.send(message)
         return self._world.failure()
 

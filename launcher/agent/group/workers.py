@@ -72,6 +72,9 @@ class Workers:
         """Adds what else a worker gets to its request; returns descriptors to send with it, which are closed then."""
 
         self.on_exit: Callable[[ExitedWorker], object] = lambda _: None
+        self.excused: Set[int] = set()
+        """Ranks whose end is the consequence of something else that has failed."""
+
         self._serving: Set[int] = set()
         """Ranks that serve the others until these are done."""
 
@@ -120,7 +123,8 @@ class Workers:
 
     def failed(self) -> Dict[int, ExitedWorker]:
         """The workers that have failed, by rank."""
-        return {about["rank"]: about for about in self.exited.values() if about["code"] != 0}
+        failed = [about for about in self.exited.values() if about["code"] != 0]
+        return {about["rank"]: about for about in failed if about["rank"] not in self.excused}
 
     def ended_by_themselves(self) -> bool:
         """Whether all workers have exited by themselves: a stopped worker's exit code says nothing about its work."""

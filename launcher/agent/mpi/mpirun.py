@@ -1,4 +1,4 @@
-"""mpirun as a process: what it says, and how it ends."""
+"""The program that starts the ranks, mpirun or srun, as a process: what it says, and how it ends."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Mpirun:
     """The process on node 0. What it writes is passed on to this process's stderr."""
 
     def __init__(self, argv: List[str], env: Dict[str, str], cwd: str) -> None:
+        self.name = os.path.basename(argv[0])
         self.code: Optional[int] = None
         self.ended_at = 0.0
         """Unix seconds."""
@@ -56,7 +57,8 @@ class Mpirun:
     def ended(self) -> str:
         """How it ended, in words."""
         assert self.code is not None
-        return f"was killed by {signal_name(-self.code)}" if self.code < 0 else f"ended with exit code {self.code}"
+        how = f"was killed by {signal_name(-self.code)}" if self.code < 0 else f"ended with exit code {self.code}"
+        return f"{self.name} {how}"
 
     def text(self) -> str:
         """The end of what it has written."""

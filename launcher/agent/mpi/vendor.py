@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
@@ -15,6 +16,15 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 from ..contracts._contract import CannotError
 
 OPEN_MPI, HYDRA = "Open MPI", "hydra"
+_PMI = {OPEN_MPI: "pmix", HYDRA: "pmi2"}
+"""What each speaks with Slurm, as `srun --mpi` names it."""
+
+START = "DISTLAUNCH_MPI_START"
+"""A variable of the user's: `mpirun` keeps Slurm from starting the ranks."""
+
+_OVERLAPS = (20, 11)
+"""The first Slurm whose steps share CPUs only if asked to."""
+
 _VERSION_S = 20.0
 _VERSIONS = (
     (OPEN_MPI, "Open MPI", re.compile(r"\(Open MPI\) (\S+)")),
@@ -41,7 +51,8 @@ class Vendor(NamedTuple):
 
     def to_json(self) -> Dict[str, Any]:
         """What the node tells the others."""
-        return {"mpi": f"{self.name} {self.version}", "mpirun": self.mpirun}
+        slurm = os.environ.get("SLURMD_NODENAME", "")
+        return {"mpi": f"{self.name} {self.version}", "mpirun": self.mpirun, "slurm": slurm}
 
 
 def find(env: Dict[str, str]) -> Vendor:
@@ -102,6 +113,37 @@ def command(vendor: Vendor, hosts_file: str, address: str, remote_shell: str, wo
         return [vendor.mpirun, *count]
     start = ["-launcher", "ssh", "-launcher-exec", remote_shell, "-f", hosts_file]
     return [vendor.mpirun, *start, "-localhost", address, "-genvlist", "PATH", *count]
+
+
+def speaks_with_slurm(vendor: Vendor, env: Dict[str, str]) -> bool:
+    """Whether srun can start the ranks: it offers what the MPI speaks, here in a step of a job."""
+    srun = shutil.which("srun", path=env.get("PATH", os.defpath))
+    if "SLURM_PROCID" not in env or not srun or env.get(START) == "mpirun":
+        return False
+    try:
+        version, kinds = (
+            subprocess.run([srun, option], env=env, capture_output=True, timeout=_VERSION_S, check=False)
+            for option in ("--version", "--mpi=list")
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    number = re.search(rb"(\d+)\.(\d+)", version.stdout)
+    offers = (kinds.stdout + kinds.stderr).decode(errors="replace").split()
+    return _PMI[vendor.kind] in offers and number is not None and (int(number[1]), int(number[2])) >= _OVERLAPS
+
+
+def step(vendor: Vendor, names: Sequence[str], counts: Sequence[int]) -> List[str]:
+    """The command of a step of this job with one task per rank, on the hosts of SLURM_HOSTFILE, in its order."""
+    size = [f"--nodes={len(names)}", f"--ntasks={sum(counts)}", "--distribution=arbitrary"]
+    shared = ["--overlap", "--overcommit", "--mem=0", "--kill-on-bad-exit=0", "--export=ALL", "--input=none"]
+    return ["srun", "--quiet", f"--mpi={_PMI[vendor.kind]}", *size, *shared]
+
+
+def of_step(env: Dict[str, str], hosts_file: str) -> Dict[str, str]:
+    """The variables of srun: those of the job, and none that srun takes for options."""
+    kept = {name: value for name, value in env.items() if not _OF_LAUNCHER.match(name)}
+    kept.update((name, env[name]) for name in ("SLURM_JOB_ID", "SLURM_CONF", "SLURM_CLUSTERS") if name in env)
+    return {**kept, "SLURM_HOSTFILE": hosts_file}
 
 
 def hosts_text(vendor: Vendor, names: Sequence[str], counts: Sequence[int]) -> str:

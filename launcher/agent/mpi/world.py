@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import pkgutil
 import re
+import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Set
 
 from .. import cause
 from ..contracts._contract import CannotError
@@ -31,9 +32,13 @@ if TYPE_CHECKING:
     from .vendor import Vendor
 
 _LOOK_S = 0.02
-_LATE_S = 2.0
-"""How long an mpirun that has ended waits for the worker that made it end, and a worker for the end of its MPI."""
+_KILL_S, _LATE_S = 1.0, 2.0
+"""How long a worker may take to end after its MPI, and how long an mpirun that failed waits for the worker's report."""
 
+_LOST_S = 10.0
+"""How long a node waits for the reason why a stand-in has ended before its worker."""
+
+_ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGKILL)
 _STAND_IN = ("sh", "-c", 'exec "$DISTLAUNCH_PYTHON" -ISEc "$DISTLAUNCH_MPI_RANK"')
 _ABORTED = re.compile(r"MPI_ABORT was invoked on rank (\d+)|application called MPI_Abort\(.*\) - process (\d+)")
 
@@ -63,6 +68,9 @@ class World:
         self._left: Dict[int, float] = {}
         """When each stand-in was found dead before its worker."""
 
+        self.ended: Set[int] = set()
+        """Ranks that the MPI has ended: what follows from that is no failure of theirs."""
+
         self._mpirun: Optional[Mpirun] = None
         self._shells: Optional[Shells] = None
         self._done_at = 0.0
@@ -74,23 +82,24 @@ class World:
         job, rank = self._node.job, self._node.rank
         names = vendors.hosts(peers, os.uname().nodename)
         hosts_file, shell = (os.path.join(self._node.directory, name) for name in ("mpi-hosts", "mpi-shell"))
-        env = self._environment(hosts_file, shell)
+        ours = {"DISTLAUNCH_PYTHON": sys.executable, "DISTLAUNCH_MPI_RANK": _source("rank.py")}
+        env = {**vendors.environment(dict(os.environ), hosts_file, shell), **ours}
+        env["DISTLAUNCH_MPI_HUB"] = hub_name(self._node)
         self._shells = Shells(rank, names, self._store, env, job.cwd)
-        if rank == 0:
-            with open(hosts_file, "w", encoding="utf-8") as file:
-                file.write(vendors.hosts_text(self._vendor, names, group.counts))
+        if rank == 0 and vendors.speaks_with_slurm(self._vendor, dict(os.environ)):
+            hosts = [peer["slurm"] for peer, count in zip(peers, group.counts) for _ in range(count)]
+            _write(hosts_file, "".join(f"{host}\n" for host in hosts))
+            ours["DISTLAUNCH_MPI_HUB"] = hub_name(self._node, "%N")
+            step = vendors.step(self._vendor, names, group.counts)
+            self._mpirun = Mpirun(
+                [*step, *_STAND_IN], {**vendors.of_step(dict(os.environ), hosts_file), **ours}, job.cwd
+            )
+        elif rank == 0:
+            _write(hosts_file, vendors.hosts_text(self._vendor, names, group.counts))
             _write_shell(shell)
             argv = vendors.command(self._vendor, hosts_file, group.master_addr, shell, sum(group.counts))
             self._mpirun = Mpirun([*argv, *_STAND_IN], env, job.cwd)
         return self._gather(group)
-
-    def _environment(self, hosts_file: str, shell: str) -> Dict[str, str]:
-        return {
-            **vendors.environment(dict(os.environ), hosts_file, shell),
-            "DISTLAUNCH_MPI_HUB": hub_name(self._node),
-            "DISTLAUNCH_PYTHON": sys.executable,
-            "DISTLAUNCH_MPI_RANK": _source("rank.py"),
-        }
 
     def _gather(self, group: Group) -> List[Ranks]:
         """Wait for the stand-ins of this node's ranks."""
@@ -104,7 +113,7 @@ class World:
                 found[vendors.rank_of(variables(caller))] = caller
             self._attend_shells(starting=True)
             if self._mpirun is not None and self._mpirun.look() is not None:
-                raise CannotError(f"mpirun {self._mpirun.ended()}: {self._mpirun.said() or 'it wrote nothing'}")
+                raise CannotError(f"{self._mpirun.ended()}: {self._mpirun.said() or 'it wrote nothing'}")
             if time.monotonic() > limit:
                 has = f"{self._vendor.name}'s mpirun has started {len(found)} of {wanted} ranks on this node"
                 raise CannotError(f"{has} within {limit_s:.0f} s")
@@ -125,7 +134,8 @@ class World:
         if self._node.job.shares_host:  # Open MPI names segments of shared memory by host
             own = {f"OMPI_MCA_btl_{name}_backing_directory": self._node.scratch for name in ("sm", "vader")}
             request["env"].update({name: value for name, value in own.items() if name not in os.environ})
-        cpus = os.sched_getaffinity(caller.pid)
+        in_step = "SLURM_PROCID" in given  # bound to CPUs of a step that shares them with the workers
+        cpus = os.sched_getaffinity(0 if in_step else caller.pid)
         if cpus != os.sched_getaffinity(0) and "cpus" not in request:
             request["cpus"] = ",".join(map(str, sorted(cpus)))
         fds, caller.fds = caller.fds, []
@@ -136,11 +146,12 @@ class World:
     # -- while the workers run ----------------------------------------------------------------------------------------
 
     def exited(self, about: ExitedWorker) -> None:
-        """Have a worker's stand-in end as it did."""
-        caller = self._ranks.pop(about["rank"], None)
-        if caller is not None:
-            caller.answer(about["code"])
+        """Have a worker's stand-in end as it did; but a failure ends the round, before MPI hears of it."""
+        if about["code"] == 0 and about["rank"] in self._ranks:
+            caller = self._ranks.pop(about["rank"])
+            caller.answer(0)
             caller.close()
+        self._left.pop(about["rank"], None)
 
     def attend(self) -> List[GroupToServer]:
         """Call this in every turn; what to signal, as messages to the fork server."""
@@ -154,8 +165,9 @@ class World:
         for rank, caller in self._ranks.items():
             taken, caller.signals = caller.signals, []
             signals.extend({"signal": number, "rank": rank, "mark": True} for number in taken)
-            if caller.gone and now > self._left.setdefault(rank, now) + _LATE_S:
-                signals.append({"signal": 9, "rank": rank, "mark": True})
+            if caller.gone and now > self._left.setdefault(rank, now) + _KILL_S and rank not in self.ended:
+                signals.append({"signal": signal.SIGKILL, "rank": rank, "mark": True})
+        self.ended.update(message["rank"] for message in signals if message["signal"] in _ENDING)
         return signals
 
     def _attend_shells(self, *, starting: bool) -> None:
@@ -171,18 +183,21 @@ class World:
         if self._shells is not None and self._shells.killed:
             text, kind = cause.killed("the daemon of mpirun", cause.signal_name(self._shells.killed), facts.oom_kills())
             return cause.of_node(host=host, node=node, message=text, kind=kind, time=time.time())
+        lost = [rank for rank, began in self._left.items() if time.monotonic() > began + _LOST_S]
+        if lost:
+            text = f"the MPI has ended the process of rank {lost[0]}, and did not report why"
+            return cause.of_node(host=host, node=node, message=text, kind=Failure.KILLED, time=time.time())
         if mpirun is None or mpirun.code in (None, 0) or mpirun.age_s() < (_LATE_S if mpirun.code > 0 else 0):
             return None
         if mpirun.code < 0:
-            text, kind = cause.killed("mpirun", cause.signal_name(-mpirun.code), facts.oom_kills())
+            text, kind = cause.killed(mpirun.name, cause.signal_name(-mpirun.code), facts.oom_kills())
             return cause.of_node(host=host, node=node, message=text, kind=kind, time=mpirun.ended_at)
         said, aborted = mpirun.said(), _ABORTED.search(mpirun.text())
         kind = Failure.USER_CODE if aborted or not said else Failure.NODE
-        by_rank = (
-            "a rank has called MPI_Abort, as its last lines report"  # hydra's mpirun reports errors of its own only
-        )
-        message = f"mpirun {mpirun.ended()}: {said or by_rank}"
-        found = cause.of_node(host=host, node=node, message=message, kind=kind, time=mpirun.ended_at)
+        # hydra's mpirun reports only errors of its own.
+        by_rank = "a rank has called MPI_Abort, as its last lines report"
+        message = f"{mpirun.ended()}: {said or by_rank}"
+        found = cause.of_node(host=host, node=node, message=message, kind=kind, time=time.time())
         return {**found, "rank": int(aborted[1] or aborted[2])} if aborted else found
 
     def over(self) -> bool:
@@ -201,9 +216,10 @@ class World:
         self._ranks = {}
 
 
-def hub_name(node: Node) -> str:
-    """The name of a node's hub, on hosts that may have several nodes of the run."""
-    return f"distlaunch-mpi-{os.getuid()}-{node.job.run}-{node.job.session or node.job.attempt}-{node.rank}"
+def hub_name(node: Node, where: str = "") -> str:
+    """The name of a node's hub. `where`: what is to stand for the node: Slurm's name, or its rank if it has none."""
+    where = where or os.environ.get("SLURMD_NODENAME") or str(node.rank)
+    return f"distlaunch-mpi-{os.getuid()}-{node.job.run}-{node.job.session or node.job.attempt}-{where}"
 
 
 def variables(caller: Caller) -> Dict[str, str]:
@@ -218,9 +234,13 @@ def _source(name: str) -> str:
     return data.decode()
 
 
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
 def _write_shell(path: str) -> None:
     """Write the program that mpirun calls in place of ssh."""
     begin = '#!/bin/sh\nexec "$DISTLAUNCH_PYTHON" -ISE - "$@" <<\'END\'\n'
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(begin + _source("remote_shell.py") + "END\n")
+    _write(path, begin + _source("remote_shell.py") + "END\n")
     os.chmod(path, 0o700)

@@ -52,14 +52,16 @@ class FailureAnalysis:
             about = worker.exited
             name = os.path.join("errors", f"{worker.about['round']}-{worker.about['local_rank']}.json")
             errors, kept = os.path.join(self._scratch, name), os.path.join(self._kept, name)
+            pipe = worker.output.get("stderr")  # none if it is the launcher's own terminal
+            said = pipe.tail.text if pipe and pipe.tail else b""
             if os.path.exists(errors):  # it raised, even if its exit hooks still run
                 about = about or {**worker.about, "code": 1, "stopped": False, "time": time.time()}
                 if about["stopped"]:  # by distlaunch, in its exit hooks: that signal is not the cause
                     about = {**about, "code": 1}
+            elif about and about["stopped"] and cause.aborted_mpi(said):
+                about = {**about, "code": cause.aborted_mpi(said)}
             elif about is None or about["code"] == 0 or about["stopped"]:
                 continue
-            pipe = worker.output.get("stderr")  # none if it is the launcher's own terminal
-            said = pipe.tail.text if pipe and pipe.tail else b""
             found = cause.of_worker(
                 host=self._host,
                 node=self._node,
