@@ -136,6 +136,8 @@ def run(
         raise  # the interpreter prints its message
     except BaseException as error:  # noqa: BLE001 - the last line of defence of a process
         _end_by(error, errors, debugger if os.getpid() == me else None)
+    if os.getpid() == me:
+        _check_world(errors)
     ending.expect(None)
 
 
@@ -169,6 +171,18 @@ def _abort_mpi(error: BaseException) -> None:
             from mpi4py.run import set_abort_status  # type: ignore[import-not-found]
 
             set_abort_status(error)
+
+
+def _check_world(errors: str) -> None:
+    """Fail if mpi4py's world is not the one that was started: then this process was alone in a world of its own."""
+    mpi, wanted = sys.modules.get("mpi4py.MPI"), os.environ.get("WORLD_SIZE", "")
+    if mpi is None or "DISTLAUNCH_MPI" not in os.environ or not mpi.Is_initialized() or mpi.Is_finalized():
+        return
+    size = mpi.COMM_WORLD.Get_size()
+    if str(size) != wanted:
+        text = f"MPI's world has {size} rank{'s' * (size > 1)} here, and {wanted} were started"
+        why = f"mpi4py uses {mpi.Get_library_version().split(',')[0].strip()}, mpirun is {os.environ['DISTLAUNCH_MPI']}"
+        _end_by(RuntimeError(f"{text}: {why}"), errors, lambda _: None)
 
 
 def _show(error: BaseException) -> None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+import time
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set
 
+from ..cause import of_node
 from ..job import Job
+from ..mpi import library
 from ..mpi.hub import Hub
 from ..mpi.world import Node, World, hub_name
 from ..ranks import Group, Ranks
 from .agent_link import AgentLink
 from .rendezvous import FixedNodes
 from .static import FixedGroup
+from .workers import MONITOR_S
 
 if TYPE_CHECKING:
     from ..messages import Cause, GroupServer, ServerSetup
+
+_LOOK_S = 5.0
 
 
 class MpiGroup(FixedGroup):
@@ -25,11 +31,16 @@ class MpiGroup(FixedGroup):
         self._node = Node(job, nodes.node_rank, nodes.host, setup["directory"], setup["scratch"])
         self._hub = Hub(hub_name(self._node))
         self._world: Optional[World] = None
+        self._known: Set[int] = set()
+        """Workers that have loaded an MPI, by pid."""
+
+        self._look_at, self._pause_s = 0.0, MONITOR_S
 
     def _ranks(self, group: Group, peers: List[Dict[str, Any]]) -> List[Ranks]:
         """Those that the MPI gives, once it has started all of this node's ranks."""
         vendor = self._workers.requests.contract.vendor
         assert vendor is not None
+        self._look_at, self._pause_s = 0.0, MONITOR_S
         world = self._world = World(self._node, vendor, self._hub, self._nodes.members.store, self._tick)
         self._workers.complete, self._workers.on_exit = world.complete, world.exited
         return world.start(group, peers)
@@ -40,11 +51,33 @@ class MpiGroup(FixedGroup):
 
     def _look(self) -> Optional[Cause]:
         assert self._world is not None
+        why = self._stranger()
+        if why:
+            return why
         messages = self._world.attend()
         self._workers.excused = self._world.ended
         for message in messages:
             self._server.send(message)
         return self._world.failure()
+
+    def _stranger(self) -> Optional[Cause]:
+        """Why a worker is not in the world that mpirun has made, once it has loaded an MPI."""
+        now, vendor = time.monotonic(), self._workers.requests.contract.vendor
+        if now < self._look_at:
+            return None
+        unknown = [about for pid, about in self._workers.running.items() if pid not in self._known]
+        for about in unknown:
+            found = library.of_process(about["pid"])
+            why = library.stranger(found, vendor)
+            if why:
+                node, host = self._node.rank, self._node.host
+                cause = of_node(host=host, node=node, message=f"rank {about['rank']} {why}", time=time.time())
+                return {**cause, "rank": about["rank"]}
+            if found:
+                self._known.add(about["pid"])
+        self._pause_s = min(2 * self._pause_s, _LOOK_S)  # a program may load it late, or never
+        self._look_at = now + self._pause_s
+        return None
 
     def _is_over(self) -> bool:
         return self._world is None or self._world.over()

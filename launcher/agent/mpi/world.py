@@ -21,6 +21,7 @@ from ..failures import Failure
 from ..job import Job
 from ..ranks import Group, Ranks
 from ..system import facts
+from . import library
 from . import vendor as vendors
 from .hub import Caller, Hub
 from .mpirun import Mpirun
@@ -80,6 +81,10 @@ class World:
     def start(self, group: Group, peers: List[Dict[str, Any]]) -> List[Ranks]:
         """Start the ranks; those of this node, once all are there. Raises `CannotError` if they are not."""
         job, rank = self._node.job, self._node.rank
+        if job.kind == "program":
+            why = library.stranger(library.of_program(job.command[0], job.cwd, dict(os.environ)), self._vendor)
+            if why:
+                raise CannotError(f"{job.command[0]} {why}")
         names = vendors.hosts(peers, os.uname().nodename)
         hosts_file, shell = (os.path.join(self._node.directory, name) for name in ("mpi-hosts", "mpi-shell"))
         ours = {"DISTLAUNCH_PYTHON": sys.executable, "DISTLAUNCH_MPI_RANK": _source("rank.py")}

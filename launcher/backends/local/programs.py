@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from launcher.agent.forkserver.guess import NO, SURELY
-from launcher.agent.forkserver.program import Program
+from launcher.backends._interpreter import needed
 from launcher.errors import BackendUnavailableError, SpecError
 from launcher.system import install, proc
 
@@ -30,35 +30,36 @@ def find_program(spec: JobSpec, python: str) -> None:
 
 
 def find_python(spec: JobSpec) -> str:
-    """The interpreter for the workers: the named one, ours if it has torch, else the one on PATH if that has it.
+    """The interpreter for the workers: the named one, ours if it has the framework, else the one on PATH if that does.
 
-    If no torch is needed, ours is used unchecked; if it may be needed, an interpreter without torch is accepted.
+    If no framework is needed, ours is used unchecked; if it may be needed, an interpreter without it is accepted.
     """
     import shutil
     from importlib.util import find_spec
 
-    wants_torch = SURELY if spec.nodes.elastic else Program(list(spec.command), spec.kind, spec.cwd).wants_torch()
+    module, wants = needed(spec)
     if spec.python:
         named = shutil.which(spec.python)
         if named is None:
             raise SpecError(f"python {spec.python!r} is not on PATH, or not executable")
         candidates = [os.path.join(spec.cwd, named)]
-        if wants_torch != SURELY:
+        if wants != SURELY:
             return candidates[0]
-    elif wants_torch == NO:
+    elif wants == NO:
         return sys.executable
     else:
-        if find_spec("torch") is not None:
+        if find_spec(module) is not None:
             return sys.executable
         candidates = list(filter(None, [shutil.which("python3") or shutil.which("python")]))
-    probe = f"{proc.WITHOUT_HERE}import importlib.util; sys.exit(importlib.util.find_spec('torch') is None)"
+    probe = f"{proc.WITHOUT_HERE}import importlib.util; sys.exit(importlib.util.find_spec({module!r}) is None)"
     for candidate in candidates:
         if proc.run([candidate, "-c", probe], timeout_s=20).returncode == 0:
             return candidate
-    if wants_torch != SURELY:
+    if wants != SURELY:
         return sys.executable
     looked = " and ".join(dict.fromkeys([*([] if spec.python else [sys.executable]), *candidates]))
     raise BackendUnavailableError(
-        f"no torch here: looked in {looked}",
-        hint=f"{install.command('train')}, or name an interpreter that has it: --python PATH",
+        f"no {module} here: looked in {looked}",
+        hint=(f"{install.command('train')}, or " if module == "torch" else "")
+        + "name an interpreter that has it: --python PATH",
     )

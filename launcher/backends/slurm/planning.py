@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends._base import PlannedNode
+from launcher.backends._interpreter import needed
 from launcher.backends.slurm import allocation, one_file, run_files, script, words
 from launcher.backends.slurm import placed as places
 from launcher.backends.slurm.plan import SlurmPlan
@@ -47,7 +48,7 @@ def plan(opts: SlurmOptions, site: Site, within: Allocation | None, spec: JobSpe
         time_limit_s=spec.time_limit_s if within else None,  # Slurm enforces that of a job of its own
         array=bool(tasks),
     )
-    python = spec.python or ("python3" if opts.container_image else run_files.default_python(site))
+    python = spec.python or ("python3" if opts.container_image else run_files.default_python(site, needed(spec)[0]))
 
     def text(directory: Path) -> str:
         agent = (python, str(directory / "agent.pyz"), "--spec", str(directory / "spec.json"), "--slurm")

@@ -64,10 +64,10 @@ def _copy(plan: SlurmPlan, snapshot: Snapshot, directory: Path) -> None:
     (copy / here).mkdir(parents=True, exist_ok=True)  # the snapshot lacks a directory without files
 
 
-def default_python(site: Site) -> str:
-    """Our own interpreter if it has torch, as on a file system that all nodes share; else the nodes' python3."""
+def default_python(site: Site, module: str) -> str:
+    """Our own interpreter if it has the framework, as on a file system that all nodes share; else their python3."""
     if site.login:
         return "python3"
     from importlib.util import find_spec
 
-    return os.path.abspath(sys.executable) if find_spec("torch") is not None else "python3"
+    return os.path.abspath(sys.executable) if find_spec(module) is not None else "python3"
