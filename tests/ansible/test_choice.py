@@ -28,7 +28,16 @@ def plugin() -> Any:
 
 def facts(name: str, **more: Any) -> dict[str, Any]:
     """What a good host answers."""
-    about = {"hostname": name, "machine": name, "disk": name, "torch": "2.9", "python_version": "3.11.7", "gpus": 0}
+    about = {
+        "hostname": name,
+        "machine": name,
+        "disk": name,
+        "torch": "2.9",
+        "framework": "",
+        "without": "",
+        "python_version": "3.11.7",
+        "gpus": 0,
+    }
     return {**about, "free_bytes": 10**9, "has_cwd": True, "has_files": False, "clock_s": [0.0, 0.1], **more}
 
 

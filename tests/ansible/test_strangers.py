@@ -147,6 +147,8 @@ FACTS = {
     "python_version": "3.11.7",
     "hostname": "h",
     "torch": "2.9",
+    "framework": "",
+    "without": "",
     "gpus": 0,
     "directory": "/x",
 }
@@ -271,7 +273,7 @@ def test_hosts_that_have_the_same_node_do_not_overwrite_each_others_files(tmp_pa
 
 def test_a_hostile_answer_that_is_a_problem_does_not_stop_the_playbook(tmp_path: Path) -> None:
     """Its other fields are ignored."""
-    told = collect(tmp_path, {"problem": "so it is", "time": "now", "machine": [], "refused": True, "lacks": ""})
+    told = collect(tmp_path, {"problem": "so it is", "time": "now", "machine": [], "refused": True, "without": ""})
 
     assert '"h": {"kind": "host", "message": "so it is"}' in told.stdout.replace("\\", ""), told.stdout + told.stderr
     assert "Traceback" not in told.stdout + told.stderr

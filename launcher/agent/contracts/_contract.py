@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional
+import contextlib
+import importlib.util
+import sys
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence
 
 if TYPE_CHECKING:
     from ..job import Job
@@ -37,6 +40,31 @@ class CannotError(Exception):
     """This node lacks something that the contract needs; the message begins with what."""
 
 
+def disagreement(peers: Sequence[Dict[str, Any]]) -> Optional[str]:
+    """Which node has another framework than node 0; None: all have the same."""
+    first = peers[0]
+    others = [(node, peer) for node, peer in enumerate(peers) if peer["framework"] != first["framework"]]
+    if not others:
+        return None
+    node, peer = others[0]
+    more = f"; {len(others) - 1} more nodes differ" if len(others) > 1 else ""
+    return f"node {node} ({peer['host']}) has {_of(peer)}, and node 0 ({first['host']}) has {_of(first)}{more}"
+
+
+def _of(peer: Dict[str, Any]) -> str:
+    where = f", {peer['mpirun']}" if "mpirun" in peer else ""
+    return f"{peer['framework']}{where}"
+
+
+def _version(module: str) -> str:
+    from importlib import metadata  # few contracts need it
+
+    for name in (module, f"{module}-cpu"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return "of an unknown version"
+
+
 class Contract:
     """How workers of one framework learn their place among all workers."""
 
@@ -63,13 +91,20 @@ class Contract:
         if ps:
             raise ValueError(f"ps {ps}: only --contract tensorflow has parameter servers")
 
-    def offer(self, env: Dict[str, str], workers: int) -> Dict[str, Any]:
-        """What this node tells all others, given its workers' variables. Raises `CannotError`."""
-        return {}
+    def framework(self, env: Dict[str, str]) -> str:
+        """The framework that this node has and its version, which all nodes must have; empty if it needs none.
 
-    def agree(self, peers: List[Dict[str, Any]]) -> Optional[str]:
-        """Why these nodes cannot run together, or None."""
-        return None
+        `env`: the variables of its workers. Raises `CannotError` if the node lacks it.
+        """
+        if not self.required or not self.module:
+            return ""
+        if not importlib.util.find_spec(self.module):
+            raise CannotError(f"{sys.executable} has no {self.module}; --python PATH names another interpreter")
+        return f"{self.module} {_version(self.module)}"
+
+    def offer(self, env: Dict[str, str], workers: int) -> Dict[str, Any]:
+        """What else this node tells all others. Raises `CannotError`."""
+        return {}
 
     def variables(self, member: Member) -> List[Variable]:
         """The variables that a worker gets."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 from ._contract import Contract, Member, Variable
 from .env import of_place
@@ -16,23 +16,24 @@ class Mpi(Contract):
     torch = True
     mpi = True
 
-    def offer(self, env: Dict[str, str], workers: int) -> Dict[str, Any]:
-        """The MPI that this node has."""
+    def framework(self, env: Dict[str, str]) -> str:
+        """The MPI."""
         from ..mpi import vendor
 
+        super().framework(env)
         found = self.vendor = vendor.find(env)
-        return found.to_json()
+        return f"{found.name} {found.version}"
 
-    def agree(self, peers: List[Dict[str, Any]]) -> Optional[str]:
-        """All nodes need the same MPI."""
-        from ..mpi import vendor
-
-        return vendor.disagreement(peers)
+    def offer(self, env: Dict[str, str], workers: int) -> Dict[str, Any]:
+        """Where it is."""
+        return {"mpirun": self.vendor.mpirun, "slurm": env.get("SLURMD_NODENAME", "")}
 
     def variables(self, member: Member) -> List[Variable]:
         """torch's, and those that no framework reads."""
         first = member.peers[0]
-        started = Variable("DISTLAUNCH_MPI", first["mpi"], f"started by {first['mpirun']}, the same MPI on all nodes")
+        started = Variable(
+            "DISTLAUNCH_MPI", first["framework"], f"started by {first['mpirun']}, the same MPI on all nodes"
+        )
         return [started, *of_torch(member), *of_place(member)]
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 from typing import TYPE_CHECKING, Any, Dict, List, Sequence
 
 from .. import contracts
-from ..contracts._contract import CannotError, Member, Variable
+from ..contracts._contract import Member, Variable
 from ..job import Job
 from ..ranks import Group, Ranks
 from ..schedulers import slurm
@@ -33,11 +31,10 @@ class Requests:
 
     def offer(self, workers: int) -> Dict[str, Any]:
         """What this node tells the others, by the contract. Raises `CannotError`."""
-        contract, module = self.contract, self.contract.module
-        runs_python = self._job.kind != "program" and "PYTHON_EXEC" not in os.environ
-        if contract.required and module and runs_python and not importlib.util.find_spec(module):
-            raise CannotError(f"{sys.executable} has no {module}, which the contract {self._job.contract} needs")
-        return contract.offer(dict(os.environ), workers)
+        job, env = self._job, dict(os.environ)
+        elsewhere = job.kind == "program" or "PYTHON_EXEC" in env  # what another program needs is not known
+        framework = self.contract.framework(env) if self.contract.mpi or not elsewhere else ""
+        return {"framework": framework, **self.contract.offer(env, workers)}
 
     def begin(self, workers: Sequence[Ranks], peers: Sequence[Dict[str, Any]]) -> None:
         """Prepare a round. `peers`: what each node has offered."""

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from .. import cause
-from ..contracts._contract import CannotError
+from ..contracts._contract import CannotError, disagreement
 from ..job import Job
 from ..ranks import Group, Ranks, ranks_of
 from .agent_link import AgentLink
@@ -95,7 +95,7 @@ class FixedGroup:
         try:
             contract.check(self._job.ps, sum(group.counts))
             peers = nodes.exchange(self._workers.requests.offer(self._count))
-            against = contract.agree(peers) if nodes.node_rank == 0 else None
+            against = disagreement(peers) if nodes.node_rank == 0 else None
             if not against:
                 return peers, self._ranks(group, peers)
         except (CannotError, ValueError) as error:

@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Sequence
 
 from ..contracts._contract import CannotError
 
@@ -49,11 +49,6 @@ class Vendor(NamedTuple):
     mpirun: str
     """Its path."""
 
-    def to_json(self) -> Dict[str, Any]:
-        """What the node tells the others."""
-        slurm = os.environ.get("SLURMD_NODENAME", "")
-        return {"mpi": f"{self.name} {self.version}", "mpirun": self.mpirun, "slurm": slurm}
-
 
 def find(env: Dict[str, str]) -> Vendor:
     """The MPI next to this Python, else the one on PATH. Raises `CannotError` if there is none, or an unknown one."""
@@ -83,18 +78,6 @@ def find(env: Dict[str, str]) -> Vendor:
 def _programs(place: str) -> List[str]:
     paths = [os.path.join(place, name) for name in ("mpirun", "mpiexec")]
     return [path for path in paths if os.access(path, os.X_OK) and os.path.isfile(path)]
-
-
-def disagreement(peers: Sequence[Dict[str, Any]]) -> Optional[str]:
-    """Which nodes have another MPI than node 0; None: all have the same."""
-    first = peers[0]
-    others = [(node, peer) for node, peer in enumerate(peers) if peer["mpi"] != first["mpi"]]
-    if not others:
-        return None
-    node, peer = others[0]
-    more = f", and {len(others) - 1} more nodes differ" if len(others) > 1 else ""
-    has = f"{first['mpi']} ({first['mpirun']})"
-    return f"node {node} ({peer['host']}) has {peer['mpi']} ({peer['mpirun']}), and node 0 has {has}{more}"
 
 
 def hosts(peers: Sequence[Dict[str, Any]], here: str) -> List[str]:

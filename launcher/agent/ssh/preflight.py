@@ -33,6 +33,7 @@ def preflight(request: Dict[str, Any]) -> Dict[str, Any]:
         "python": sys.executable,
         "python_version": facts.python_version(),
         "torch": _torch_version(),
+        **_framework(str(request.get("contract") or "env")),
         "gpus": len(facts.gpus(dict(os.environ))),
         "cpus": facts.cpus(),
         "dir": base,
@@ -84,6 +85,17 @@ def _disk(base: str) -> List[Any]:
     with open(path, encoding="ascii") as file:
         about = os.fstat(file.fileno())
         return [file.read(), about.st_ino, about.st_mtime_ns]
+
+
+def _framework(contract: str) -> Dict[str, str]:
+    """What the contract needs and this host has, or what it lacks."""
+    from .. import contracts
+    from ..contracts._contract import CannotError
+
+    try:
+        return {"framework": contracts.load(contract).framework(dict(os.environ)), "without": ""}
+    except CannotError as error:
+        return {"framework": "", "without": str(error)}
 
 
 def _torch_version() -> Optional[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from launcher.agent import contracts
 from launcher.agent.failures import Failure
 from launcher.agent.forkserver.guess import SURELY
-from launcher.agent.forkserver.program import Program
 from launcher.backends._base import PlannedNode
+from launcher.backends._interpreter import needed
 from launcher.backends.ansible import ansible_config as config
 from launcher.backends.ansible import inventory, playbook
 from launcher.backends.ansible.plan import AnsiblePlan
@@ -78,11 +79,14 @@ def _workers(spec: JobSpec) -> int | None:
 
 def _of_python(options: AnsibleOptions, spec: JobSpec) -> dict[str, Any]:
     """Variables about the workers, and the hosts' Python, which runs none of them if they are in a container."""
-    found = {"distlaunch_workers": workers} if (workers := _workers(spec)) else {}
+    found: dict[str, Any] = {"distlaunch_workers": workers} if (workers := _workers(spec)) else {}
     if options.container_image:
         return {**found, "distlaunch_torch": False}
-    torch = spec.nodes.elastic or Program(list(spec.command), spec.kind, spec.cwd).wants_torch() == SURELY
-    return {**found, "distlaunch_torch": torch, **({"distlaunch_python": spec.python} if spec.python else {})}
+    (module, wants), contract = needed(spec), str(spec.agents.get("contract") or "torchrun")
+    found["distlaunch_torch"] = module == "torch" and wants == SURELY
+    if contracts.load(contract).mpi or (contracts.load(contract).required and spec.kind != "program"):
+        found["distlaunch_contract"] = contract
+    return {**found, **({"distlaunch_python": spec.python} if spec.python else {})}
 
 
 def _container(options: AnsibleOptions, spec: JobSpec) -> dict[str, Any] | None:

@@ -181,6 +181,7 @@ def _hints(kinds: set[str]) -> list[str]:
     """What to do about these kinds of problems."""
     known = {
         "torch": "all hosts need the same torch; --python PATH, or distlaunch_python of a host, names an interpreter",
+        "framework": "all hosts need it, in one version; --python PATH, or distlaunch_python of a host, names a Python",
         "host": "--python PATH, or distlaunch_python of a host, names an interpreter with torch; "
         "-v shows each host's answer",
         "duplicate": "take one of the names out of the inventory",

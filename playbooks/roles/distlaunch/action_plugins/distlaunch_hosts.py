@@ -82,7 +82,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
     def _look(self, hosts: list[str]) -> dict[str, Answer]:
         """Every host's facts; for hosts that do not answer, the reason."""
-        request = {name: self._args[name] for name in ("dir", "run", "digest", "cwd")}
+        request = {name: self._args[name] for name in ("dir", "run", "digest", "cwd", "contract")}
         if self._args["do"] in ("find", "survey", "list"):
             request["run"] = ""
         request.update(call="preflight", starts=self._args["do"] == "start", agent=self._archive.name)

@@ -39,6 +39,8 @@ _SHAPES: dict[str, dict[str, type | tuple[type, ...]]] = {
         "python_version": str,
         "hostname": str,
         "torch": (str, type(None)),
+        "framework": str,
+        "without": str,
         "gpus": int,
         "directory": str,
         "free_bytes": int,
@@ -199,6 +201,7 @@ def find_problems(found: Mapping[str, Facts], args: Facts) -> tuple[dict[str, Pr
     _same_machine(good, problems)
     if args["torch"]:
         _different(good, problems, "torch", "torch")
+    _different(good, problems, "framework", "its framework")
     if args["gpus_matter"] and any(facts["gpus"] for facts in good.values()):
         for host, facts in good.items():
             if not facts["gpus"]:
@@ -216,6 +219,8 @@ def _own_problem(facts: Facts, args: Facts) -> Problem | None:
         return {"kind": "disk" if "No space left" in message else "host", "message": message}
     if args["torch"] and facts["torch"] is None:
         return {"kind": "torch", "message": f"there is no torch in {facts['python']}"}
+    if facts["without"]:
+        return {"kind": "framework", "message": facts["without"]}
     if facts["free_bytes"] < 2 * int(args["snapshot_bytes"]) + _ROOM_BYTES:
         return {
             "kind": "disk",
