@@ -139,7 +139,7 @@ backend = "local"
 def test_every_option_is_known_to_change_what_is_executed_or_to_leave_it() -> None:
     """Where, when, with which resources and under which name it runs: the code stays the same."""
     harmless = """
-        role numa_binding near_nics virtual_local_rank tty on_hangup fetch fetch_node
+        contract ps role numa_binding near_nics virtual_local_rank tty on_hangup fetch fetch_node
         nodes workers nproc_per_node name start_method claim_wait max_restarts
         time grace rdzv_timeout peer_timeout master_port log_limit
         share_gpus het_group

@@ -39,6 +39,8 @@ _NOT_OURS: tuple[str, ...] = (
     "max_restarts",
     "grace",
     "no_python",
+    "contract",
+    "ps",
 )
 _NOT_OURS += (
     "module",
