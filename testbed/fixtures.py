@@ -92,7 +92,7 @@ def kube_nodes_namespace(kube_nodes: Kube) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def kube_controllers(kube_nodes: Kube) -> Kube:
-    """`kube_nodes` with JobSets, TrainJobs, PyTorchJobs and Kueue's queues added."""
+    """`kube_nodes` with JobSets, TrainJobs, PyTorchJobs, TFJobs, MPIJobs and Kueue's queues added."""
     try:
         kube_nodes.add_controllers()
     except NotAvailableError as error:

@@ -133,6 +133,15 @@ TRAINING_OPERATOR = Build(
     staging=False,
     trees=("manifests",),
 )
+MPI_OPERATOR = Build(
+    name="mpi-operator",
+    module="github.com/kubeflow/mpi-operator",
+    version="v0.7.0",
+    beside=CONTROLLERS,
+    programs={"mpi-operator": "github.com/kubeflow/mpi-operator/cmd/mpi-operator"},
+    staging=False,
+    trees=("manifests",),
+)
 KUEUE = Build(
     name="kueue",
     module="sigs.k8s.io/kueue",
@@ -152,7 +161,7 @@ KUBE_ROUTER = Build(
     programs={"kube-policies": ""},
     main=Path(__file__).with_name("kube_policies.go").read_text(encoding="utf-8"),
 )
-ALL = (ETCD, KUBERNETES, COREDNS, KWOK, KUBE_ROUTER, JOBSET, TRAINER, TRAINING_OPERATOR, KUEUE)
+ALL = (ETCD, KUBERNETES, COREDNS, KWOK, KUBE_ROUTER, JOBSET, TRAINER, TRAINING_OPERATOR, MPI_OPERATOR, KUEUE)
 """The smallest one first, so that a broken Go toolchain shows early."""
 
 

@@ -31,7 +31,7 @@ class KubeOptions:
     """Number of `nvidia.com/gpu` that each node reports."""
 
     controllers: tuple[str, ...] = ()
-    """Controllers of other kinds of jobs: `jobset`, `trainer`, `training-operator`, `kueue`."""
+    """Controllers of other kinds of jobs: `jobset`, `trainer`, `training-operator`, `mpi-operator`, `kueue`."""
 
     simulated_nodes: int = 0
     """Number of nodes that only simulate pods: `sim-0`, `sim-1`, ... with 8 `nvidia.com/gpu` each. Next to real nodes,

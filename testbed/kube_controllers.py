@@ -1,4 +1,4 @@
-"""Controllers of other kinds of jobs: JobSet, Kubeflow Trainer, Kubeflow's training operator, and Kueue's queues.
+"""Controllers of other kinds of jobs: JobSet, Kubeflow's Trainer and two older operators, and Kueue's queues.
 
 They run on the testbed's controller instead of in pods. Their own manifests are used, except for Deployments. No
 Service has an address here, so the API server reaches their webhooks by names in its /etc/hosts.
@@ -130,7 +130,7 @@ class Controller:
     def prepare(self) -> None:
         """Register its kinds, and its webhooks, which do not answer yet."""
         documents = self._documents()
-        self.secret = place_of(next(text for text in documents if kind_of(text) == "Secret"))
+        self.secret = place_of(next((text for text in documents if kind_of(text) == "Secret"), ""))
         plain = "\n---\n".join(
             text for text in documents if kind_of(text) in PLAIN and place_of(text)[1] not in self.kind.without
         )
@@ -144,7 +144,8 @@ class Controller:
         certificates = self.directory / "serving-certs"
         certificates.mkdir()
         daemon = self._start()
-        self._copy_certificates(certificates, daemon)
+        if any(self.secret):
+            self._copy_certificates(certificates, daemon)
         wait_until(
             f"{self.name} to be ready (see {self.kube.files.logs})", lambda: self._is_ready(daemon), limit_s=LIMIT_S
         )
@@ -196,7 +197,7 @@ class Controller:
             }
             (self.directory / "config.json").write_text(json.dumps(config))
             values["config"] = str(self.directory / "config.json")
-        else:
+        elif self.kind.port:
             values |= {"health-probe-bind-address": health, "webhook-server-port": str(port)}
         if self.name == "training-operator":
             (self.directory / "init.yaml").write_text(INIT_CONTAINER)
@@ -204,8 +205,9 @@ class Controller:
         (program,) = self.kind.build.programs
         enter = f'mount --bind "$0" {CERTIFICATES} && exec "$@"'
         argv = ("unshare", "--mount", "--propagation", "slave", "sh", "-c", enter, str(self.directory))
+        schemes = (f"--enable-scheme={name}" for name in self.kind.schemes)
         return self.kube.controller.daemon(
-            (*argv, kube_programs.find(self.kind.build, program), *flags(values)),
+            (*argv, kube_programs.find(self.kind.build, program), *flags(values), *schemes),
             self.kube.files.logs / f"{self.name}.log",
             env={"KUBECONFIG": str(self.kube.kubeconfig)},
         )
@@ -230,9 +232,9 @@ class Controller:
             (directory / f".{file}").rename(directory / file)
 
     def _is_ready(self, daemon: subprocess.Popen[Any]) -> bool:
-        """Whether it reports that its webhooks are ready."""
+        """Whether it reports that it is ready, with its webhooks."""
         self._is_alive(daemon)
-        url = f"http://{self.kube.controller.address}:{self.kind.port + HEALTH}/readyz"
+        url = f"http://{self.kube.controller.address}:{self.kind.health or f'{self.kind.port + HEALTH}/readyz'}"
         try:
             with urllib.request.urlopen(url, timeout=5) as answer:
                 return bool(answer.status == 200)

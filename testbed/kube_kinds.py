@@ -48,13 +48,19 @@ class Kind:
     overlay: str
     """Its kustomization, below the directory with its program."""
 
-    port: int
-    """The port of its webhooks."""
+    port: int = 0
+    """The port of its webhooks; 0: it has none."""
+
+    health: str = ""
+    """Where it tells whether it is ready, if that cannot be chosen: port and path."""
 
     config: dict[str, Any] = field(default_factory=dict)
     """The contents of its `--config` file, except for ports."""
 
     flags: dict[str, str] = field(default_factory=dict)
+    schemes: tuple[str, ...] = ()
+    """The kinds that it is to serve, if it has flags for that."""
+
     without: tuple[str, ...] = ()
     """Kinds that are not installed, because they are large and slow."""
 
@@ -82,10 +88,16 @@ KINDS = {
         port=9443,
         flags={
             "metrics-bind-address": "0",
-            "enable-scheme": "pytorchjob",
             "pytorch-init-container-image": kube_image.PINNED,
         },
-        without=tuple(f"{name}jobs.kubeflow.org" for name in ("jax", "mpi", "paddle", "tf", "xgboost")),
+        schemes=("pytorchjob", "tfjob"),
+        without=tuple(f"{name}jobs.kubeflow.org" for name in ("jax", "mpi", "paddle", "xgboost")),
+    ),
+    "mpi-operator": Kind(
+        build=kube_builds.MPI_OPERATOR,
+        overlay="manifests/overlays/standalone",
+        health="8080/healthz",
+        flags={"kube-api-qps": "100", "kube-api-burst": "200"},
     ),
     "kueue": Kind(
         build=kube_builds.KUEUE,
@@ -105,6 +117,8 @@ KINDS = {
                     "jobset.x-k8s.io/jobset",
                     "trainer.kubeflow.org/trainjob",
                     "kubeflow.org/pytorchjob",
+                    "kubeflow.org/tfjob",
+                    "kubeflow.org/mpijob",
                     "pod",
                 ]
             },

@@ -49,8 +49,15 @@ def logs(kube: Kube, namespace: str, start: str) -> list[str]:
     return sorted(kube.log(namespace, name).strip() for name in names if name.startswith(start))
 
 
-def test_jobsets_trainjobs_and_pytorchjobs_run(kube_controllers: Kube, kube_nodes_namespace: str) -> None:
-    """All three at once."""
+def operated(name: str, script: str) -> dict[str, Any]:
+    """One pod of an operator's job, whose container has this name."""
+    pod = a_pod("", "sh", "-c", script)["spec"]
+    pod["containers"][0]["name"] = name
+    return {"replicas": 1, "restartPolicy": "Never", "template": {"spec": pod}}
+
+
+def test_jobs_of_all_controllers_run(kube_controllers: Kube, kube_nodes_namespace: str) -> None:
+    """All at once."""
     kube, namespace = kube_controllers, kube_nodes_namespace
     script = "until getent hosts set-node-0-0.set > /dev/null; do sleep 0.2; done; echo $JOB_COMPLETION_INDEX"
     job = {
@@ -64,24 +71,30 @@ def test_jobsets_trainjobs_and_pytorchjobs_run(kube_controllers: Kube, kube_node
     train_job = {"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer}
     stay = "until getent hosts torch-worker-0; do sleep 0.2; done"  # the worker waits for the master's name too
     script = f"echo $RANK of $WORLD_SIZE; [ $RANK = 1 ] && exec sleep 1000; {stay} > /dev/null"
-    pod = a_pod("", "sh", "-c", script)["spec"]
-    pod["containers"][0]["name"] = "pytorch"
-    replica = {"replicas": 1, "restartPolicy": "Never", "template": {"spec": pod}}
+    replica = operated("pytorch", script)
     replicas = {"pytorchReplicaSpecs": {"Master": replica, "Worker": replica}, "runPolicy": {"cleanPodPolicy": "None"}}
-    ends = {"JobSet": "Completed", "TrainJob": "Complete", "PyTorchJob": "Succeeded"}
+    config = operated("tensorflow", "echo $TF_CONFIG | grep -o '.task.*[01]'") | {"replicas": 2}
+    launcher, worker = operated("node", "wc -l < /etc/mpi/hostfile"), operated("node", "echo $K_MPI_JOB_ROLE")
+    mpi = {"runLauncherAsWorker": True, "mpiReplicaSpecs": {"Launcher": launcher, "Worker": worker}}
+    ends = {"JobSet": "Completed", "TrainJob": "Complete"}
     items = [
         a_kind("jobset.x-k8s.io/v1alpha2", "JobSet", "set", job_set),
         a_kind("trainer.kubeflow.org/v1alpha1", "TrainJob", "train", train_job),
         a_kind("kubeflow.org/v1", "PyTorchJob", "torch", replicas),
+        a_kind("kubeflow.org/v1", "TFJob", "tf", {"successPolicy": "AllWorkers", "tfReplicaSpecs": {"Worker": config}}),
+        a_kind("kubeflow.org/v2beta1", "MPIJob", "mpi", mpi),
     ]
 
     apply(kube, namespace, *items)
 
     for item in items:
-        wait_end(kube, namespace, item, ends[item["kind"]])
+        wait_end(kube, namespace, item, ends.get(item["kind"], "Succeeded"))
     assert logs(kube, namespace, "set-") == ["0", "1"]
     assert logs(kube, namespace, "train-") == ["0 of 2", "1 of 2"]
     assert logs(kube, namespace, "torch-") == ["0 of 2", "1 of 2"]
+    assert logs(kube, namespace, "tf-") == [f'"task":{{"type":"worker","index":{index}' for index in (0, 1)]
+    assert logs(kube, namespace, "mpi-launcher-") == ["2"]
+    kube.wait_log(namespace, "mpi-worker-0", "its role", lambda lines: "worker" in lines)
 
 
 def test_a_queue_admits_one_job_after_another(kube_controllers: Kube, kube_nodes_namespace: str) -> None:
