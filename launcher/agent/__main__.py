@@ -51,13 +51,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--spec", required=True, metavar="FILE", help="the run's spec.json")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--node-rank", type=int, metavar="K")
-    where.add_argument("--node-rank-from", metavar="VARIABLE", help="the environment variable that holds it")
+    where.add_argument(
+        "--node-rank-from", metavar="VARIABLE[+K]", help="the environment variable that ends with it, and what to add"
+    )
     where.add_argument("--slurm", action="store_true", help="started by srun: take the rank and nodes from the job")
     parser.add_argument(
         "--when-told", action="store_true", help="start when a line arrives on stdin; exit if stdin ends first"
     )
     below = "the process that reads the stream; the run's directory is removed when both have exited"
     parser.add_argument("--below", type=int, metavar="PID", help=below)
+    parser.add_argument("--without", metavar="V1,V2", default="", help="variables that the workers do not get")
     parser.add_argument("--stdin", type=int, metavar="FD", help="the workers' stdin")
     parser.add_argument("--unpack", metavar="DIRECTORY", help="archives of the run, to be unpacked in its directory")
     return parser
@@ -136,7 +139,10 @@ def _here(job: Job, args: argparse.Namespace, parser: argparse.ArgumentParser) -
         job = job._replace(attempt=job.attempt + disrupted + lost, why_again=why)
     rank, stream = args.node_rank, os.dup(1)
     if args.node_rank_from:
-        rank = _number(parser, args.node_rank_from, os.environ.get(args.node_rank_from, ""))
+        name, _, more = args.node_rank_from.partition("+")
+        rank = _number(parser, name, os.environ.get(name, "").rpartition("-")[2]) + int(more or 0)
+    for name in args.without.split(","):
+        os.environ.pop(name, None)
     return job, rank, stream
 
 
