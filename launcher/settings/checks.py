@@ -23,6 +23,8 @@ _NOT_SETTINGS = {
     "ATTEMPT_REASON",
     "FACTS",
     "HOST",
+    "POD",
+    "REPLICA",
     "TIMES_LOST",
     "TIMES_DISRUPTED",
     "KEY",

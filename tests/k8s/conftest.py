@@ -41,6 +41,8 @@ MORE_KINDS = {
     "trainjobs": "/apis/trainer.kubeflow.org/v1alpha1/namespaces/{}/trainjobs",
     "trainingruntimes": "/apis/trainer.kubeflow.org/v1alpha1/namespaces/{}/trainingruntimes",
     "pytorchjobs": "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs",
+    "mpijobs": "/apis/kubeflow.org/v2beta1/namespaces/{}/mpijobs",
+    "tfjobs": "/apis/kubeflow.org/v1/namespaces/{}/tfjobs",
 }
 
 

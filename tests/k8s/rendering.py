@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tests.command import Cli
 
 VERSIONS = ("1.31", kubernetes_validate.latest_version())
-CUSTOM = ("JobSet", "TrainJob", "TrainingRuntime", "PyTorchJob")
+CUSTOM = ("JobSet", "TrainJob", "TrainingRuntime", "PyTorchJob", "MPIJob", "TFJob")
 
 
 def documents(text: str) -> list[dict[str, Any]]:

@@ -10,15 +10,13 @@ import pytest
 
 from launcher.backends.kubernetes import about, kept, submission
 from launcher.backends.kubernetes.backend import KubernetesBackend
-from launcher.backends.kubernetes.options import KubernetesOptions
+from launcher.backends.kubernetes.options import KINDS, KubernetesOptions
 from launcher.spec import JobSpec, NodeRange
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.backends.kubernetes.plan import KubernetesPlan
-
-KINDS = ("job", "jobset", "trainjob", "pytorchjob", "pods")
 
 
 def planned(kind: str, directory: Path) -> tuple[KubernetesOptions, KubernetesPlan]:

@@ -1,4 +1,4 @@
-"""`distlaunch k8s --kind ...` with the real controllers of JobSet, Kubeflow Trainer, Training Operator and Kueue."""
+"""`distlaunch k8s --kind ...` with the real controllers of JobSet, Kubeflow and Kueue."""
 
 from __future__ import annotations
 
@@ -18,24 +18,32 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(600)]
 
-UNTIMED = {"trainjob": MORE_KINDS["trainjobs"], "pods": KINDS["configmaps"]}
+UNTIMED = {"trainjob": MORE_KINDS["trainjobs"], "mpijob": MORE_KINDS["mpijobs"], "pods": KINDS["configmaps"]}
 """Kinds that no controller removes after their time to live, with the place of their owners."""
 
 TTL = "distlaunch/ttl-seconds"
+OPERATED = ("pytorchjob", "mpijob", "tfjob")
+"""Kinds whose pods are not started again, with what their operators add to the variables of containers."""
+
+ADDED = 'print(sorted(name for name in os.environ if name.startswith(("TF_CONFIG", "OMPI_"))), flush=True)\n'
 WORKLOADS = "/apis/kueue.x-k8s.io/v1beta1/namespaces/{}/workloads"
 
 
 def test_every_kind_gives_each_node_its_rank_and_reports_a_failure(kinds: User) -> None:
     """All at once, one of them with torch."""
     kinds.write("meet.py", MEET)
-    asked = kinds("k8s", "--dry-run=server", "--kind", "trainjob", "--nodes", "2", "meet.py")
-    assert asked.exit_code == 0, asked.stderr
-    kinds.write("fails.py", FAILS)
+    for kind in ("trainjob", "mpijob", "tfjob"):
+        asked = kinds("k8s", "--dry-run=server", "--kind", kind, "--nodes", "2", "meet.py")
+        assert asked.exit_code == 0, f"{kind}: {asked.stderr}"
+    kinds.write("fails.py", f"import os\n{ADDED}{FAILS}")
     two = ("--nodes", "2", "--log-ranks", "all")
     brief = (*two, "--ttl", "15s")
-    fails = kinds.follow("--kind", "pytorchjob", *brief, "--grace", "5s", "fails.py")
+    fails = {
+        kind: kinds.detached("--kind", kind, *two, "--grace", "5s", "--nproc-per-node", "2", "fails.py")
+        for kind in OPERATED
+    }
     torch = kinds.follow("--kind", "pytorchjob", *brief, "reduce.py")
-    meet = {kind: kinds.follow("--kind", kind, *brief, "meet.py") for kind in ("jobset", "pytorchjob")}
+    meet = {kind: kinds.follow("--kind", kind, *brief, "meet.py") for kind in ("jobset", "pytorchjob", "tfjob")}
     meet |= {kind: kinds.follow("--kind", kind, *two, "--ttl", "1h", "meet.py") for kind in UNTIMED}
 
     for kind, follower in meet.items():
@@ -52,18 +60,20 @@ def test_every_kind_gives_each_node_its_rank_and_reports_a_failure(kinds: User) 
         "[1:1] rank 1/2",
     ]
     assert reduced.stdout.count("after 3") == 2
-    failed = fails.result()
-    assert failed.exit_code == 1, failed.stderr
-    assert failed.stderr.count("the script failed: ValueError: only on one\n") == 1
-    assert "first failure: rank 1, " in failed.stderr
+    for kind, run in fails.items():  # no command has looked while it ran, and no operator has deleted its pods
+        assert kinds("wait", run).exit_code == 1, kind
+        cause = kinds.state(run)["cause"]
+        assert (cause["rank"], "only on one" in cause["message"]) == (1, True), f"{kind}: {cause}"
+        assert kinds("logs", run).stdout.count("[]") == 4, f"{kind}: what an operator adds is for one worker per pod"
 
-    ends = {fails.run: "failed", **{follower.run: "success" for follower in (torch, *meet.values())}}
+    ends = dict.fromkeys(fails.values(), "failed")
+    ends |= {follower.run: "success" for follower in (torch, *meet.values())}
 
     def listed_as_ended() -> bool:
-        """A controller may be late, or have removed a run already; two kinds have none that removes them."""
+        """A controller may be late, or have removed a run already; some kinds have none that removes them."""
         found = kinds("ls", "--on", "k8s", "--output", "json").json["result"]["runs"]
         states = {item["run"]: item["state"] for item in found}
-        assert {meet["trainjob"].run, meet["pods"].run} <= states.keys() <= ends.keys()
+        assert {meet[kind].run for kind in UNTIMED} <= states.keys() <= ends.keys()
         assert {item["nodes"] for item in found} == {"2"}
         return states.items() <= ends.items()
 
@@ -81,8 +91,9 @@ def test_every_kind_gives_each_node_its_rank_and_reports_a_failure(kinds: User) 
         assert kinds.kube.api.get(owner)["metadata"]["annotations"][TTL] == "3600"
         kinds.kube.api.patch(owner, {"metadata": {"annotations": {TTL: "1"}}})
         kinds("ls", "--on", "k8s", env={"DISTLAUNCH_KIND": kind})
-    for follower in (*meet.values(), torch, fails):
-        kinds.wait_nothing_left(follower.run, **MORE_KINDS)
+    assert kinds("rm", *fails.values()).exit_code == 0
+    for run in (*(follower.run for follower in (*meet.values(), torch)), *fails.values()):
+        kinds.wait_nothing_left(run, **MORE_KINDS)
 
 
 def test_a_deleted_pod_of_a_jobset_starts_the_run_again_without_a_follower(kinds: User) -> None:
@@ -111,10 +122,25 @@ def test_a_deleted_pod_of_a_jobset_starts_the_run_again_without_a_follower(kinds
     assert lost >= 2 - saved, "and then that is reported"
 
 
+def test_a_deleted_worker_of_an_mpijob_ends_the_run_and_its_replacement_does_not_wait(kinds: User) -> None:
+    kinds.write("waits.py", WAITS)
+    follower = kinds.follow("--kind", "mpijob", "--nodes", "2", "--log-ranks", "all", "waits.py")
+    follower.wait("two that wait", lambda: follower.stdout.count("ready") == 2)
+    run = follower.run
+    (worker,) = [pod for pod in kinds.pods(run) if pod["metadata"]["name"] == f"{run}-worker-0"]
+
+    kinds.kube.delete_pod(kinds.namespace, worker["metadata"]["name"])
+
+    done = follower.result()
+    assert (done.exit_code, done.stdout.count("saved")) == (1, 2), done.stderr
+    assert "preempted: the node was taken back" in done.stderr
+    kinds.wait_pods(run, 1)
+
+
 def test_cancel_leaves_nothing_of_any_kind(kinds: User) -> None:
     kinds.write("waits.py", WAITS)
     runs = {}
-    for kind in ("jobset", "trainjob", "pytorchjob"):
+    for kind in ("jobset", "trainjob", *OPERATED):
         rules = yaml.safe_load(kinds("k8s", "--print-role", "--kind", kind).stdout)["rules"]
         runs[kind] = kinds.with_rights(f"has-{kind}", rules).detached("--kind", kind, "waits.py")
     for run in runs.values():
@@ -132,7 +158,8 @@ def test_a_refusal_by_admission_ends_a_run_of_any_kind(kinds: User) -> None:
     kinds.kube.api.patch(f"/api/v1/namespaces/{kinds.namespace}", {"metadata": {"labels": labels}})
     kinds.write("hello.py", "print('hello')\n")
     options = ("--start-timeout", "1s", "hello.py")
-    runs = {kind: kinds.follow("--kind", kind, *options) for kind in ("jobset", "trainjob", "pytorchjob")}
+    runs = {kind: kinds.follow("--kind", kind, *options) for kind in ("jobset", "trainjob", *OPERATED)}
+    workers = kinds.follow("--kind", "mpijob", "--nodes", "2", *options)
     fits = {kind: kinds.follow("--kind", kind, "--run-as", "1000", "hello.py") for kind in ("jobset", "trainjob")}
 
     for kind, follower in runs.items():
@@ -141,6 +168,8 @@ def test_a_refusal_by_admission_ends_a_run_of_any_kind(kinds: User) -> None:
         assert "1 of 1 pods are not created yet: FailedCreate" in done.stderr, kind
         assert 'violates PodSecurity "restricted:latest"' in done.stderr, kind
         assert "to fix it: --run-as" in done.stderr, kind
+    assert workers.result().exit_code == 1
+    assert "2 of 2 pods are not created yet: MPIJobFailed: worker pod created failed" in workers.result().stderr
     for kind, follower in fits.items():
         done = follower.result()
         assert (done.exit_code, done.stdout) == (0, "hello\n"), f"{kind}: {done.stderr}"
@@ -211,7 +240,7 @@ def test_kueue_admits_a_run_and_one_that_waits_reports_it(kinds: User) -> None:
     two = ("--nodes", "2", "--log-ranks", "all", "--cpu", "100m", "meet.py")
     others = {
         kind: kinds.follow("--queue", "roomy", "--kind", kind, *two)
-        for kind in ("jobset", "trainjob", "pytorchjob", "pods")
+        for kind in ("jobset", "trainjob", *OPERATED, "pods")
     }
     first.until("ready")
 
@@ -234,7 +263,8 @@ def test_kueue_admits_a_run_and_one_that_waits_reports_it(kinds: User) -> None:
         assert (done.exit_code, done.stdout.count("sum 3")) == (0, 2), f"{kind}: {done.stderr}"
     workloads = kinds.kube.api.get(WORKLOADS.format(kinds.namespace))["items"]
     owners = {item["metadata"]["ownerReferences"][0]["kind"] for item in workloads}
-    assert owners == {"Job", "JobSet", "TrainJob", "PyTorchJob", "Pod"}, "all of them were Kueue's to admit"
+    kueues = {"Job", "JobSet", "TrainJob", "PyTorchJob", "MPIJob", "TFJob", "Pod"}
+    assert owners == kueues, "all of them were Kueue's to admit"
 
     again.until("ready")
     admitted = {item["metadata"]["uid"] for item in kinds.kube.api.get(WORKLOADS.format(kinds.namespace))["items"]}

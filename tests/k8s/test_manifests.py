@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from launcher.backends.kubernetes.options import KINDS
 from tests.k8s.rendering import one, rendered, spec_of
 
 if TYPE_CHECKING:
@@ -108,15 +109,16 @@ def test_every_option_at_once_is_valid(distlaunch: Cli) -> None:
         assert told == {"example.com/why": "because"}
 
 
-@pytest.mark.parametrize("kind", ["job", "jobset", "trainjob", "pytorchjob", "pods"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_holds_the_same_pod(distlaunch: Cli, kind: str) -> None:
     found = rendered(distlaunch, "--nodes", "3", "--kind", kind, "--name", "a-name-of-thirty-two-characters-")
     name = found[-1]["metadata"]["name"].removesuffix("-2") if kind == "pods" else found[-1]["metadata"]["name"]
-    ends = {"job": "-2", "jobset": "-n-0-2", "trainjob": "-node-0-2", "pytorchjob": "-worker-1", "pods": "-2"}
+    ends = {"jobset": "-n-0-2", "trainjob": "-node-0-2", "pytorchjob": "-worker-1", "mpijob": "-worker-1"}
+    ends |= {"job": "-2", "tfjob": "-worker-2", "pods": "-2"}
     last = f"{name}{ends[kind]}"
 
     text = json.dumps(found)
-    assert text.count("/distlaunch/input/agent.pyz") == {"pytorchjob": 2, "pods": 3}.get(kind, 1)
+    assert text.count("/distlaunch/input/agent.pyz") == {"pytorchjob": 2, "mpijob": 2, "pods": 3}.get(kind, 1)
     assert spec_of(found)["rendezvous"]["addr"].split(".")[0].startswith(name)
     assert spec_of(found)["plain_stream"] is True
     assert len(last) <= 63
@@ -125,6 +127,34 @@ def test_every_kind_holds_the_same_pod(distlaunch: Cli, kind: str) -> None:
     if kind == "pytorchjob":
         assert found[-1]["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 2
         assert "RANK" in found[-1]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["args"]
+
+
+@pytest.mark.parametrize("mpi", ["OpenMPI", "MPICH", "Intel"])
+def test_the_launcher_of_an_mpijob_is_node_0(distlaunch: Cli, mpi: str) -> None:
+    """Workers are counted by their names: the operator's labels number them from 0 or from 1."""
+    options = ("--kind", "mpijob", "--nodes", "3", "--nproc-per-node", "4", "--mpi-implementation", mpi)
+    found = rendered(distlaunch, *options, "--queue", "team")
+    spec = one(found, "MPIJob")["spec"]
+    pods = {name: item["template"]["spec"]["containers"][0] for name, item in spec["mpiReplicaSpecs"].items()}
+
+    assert (spec["runLauncherAsWorker"], spec["slotsPerWorker"], spec["mpiImplementation"]) == (True, 4, mpi)
+    assert spec["runPolicy"] == {"cleanPodPolicy": "None", "suspend": True, "backoffLimit": 0}
+    assert [item["replicas"] for item in spec["mpiReplicaSpecs"].values()] == [1, 2]
+    *arguments, without = pods["Launcher"]["args"]
+    assert arguments == ["--node-rank", "0", "--unpack", "/distlaunch/input", "--without"]
+    prefix = {"OpenMPI": "OMPI_MCA_", "MPICH": "HYDRA_", "Intel": "I_MPI_"}[mpi]
+    assert all(name.startswith(prefix) for name in without.split(","))
+    assert pods["Worker"]["args"] == ["--node-rank-from", "DISTLAUNCH_POD+1", "--unpack", "/distlaunch/input"]
+    assert pods["Worker"]["env"][-1]["name"] == "DISTLAUNCH_POD"
+    assert "Service" not in [item["kind"] for item in found]
+
+
+def test_a_tfjob_keeps_the_operators_tf_config_only_for_one_worker_per_node(distlaunch: Cli) -> None:
+    for workers, without in (("1", []), ("2", ["--without", "TF_CONFIG"])):
+        found = rendered(distlaunch, "--kind", "tfjob", "--nodes", "3", "--nproc-per-node", workers)
+        (replicas,) = one(found, "TFJob")["spec"]["tfReplicaSpecs"].values()
+        assert replicas["replicas"] == 3
+        assert replicas["template"]["spec"]["containers"][0]["args"][4:] == without
 
 
 def test_a_failed_rank_ends_the_run_and_a_disruption_starts_it_again(distlaunch: Cli) -> None:
@@ -187,7 +217,7 @@ def test_kueue_holds_the_run_until_it_is_admitted(distlaunch: Cli) -> None:
         (["--cpu", "two"], "cpu 'two' is not a quantity"),
         (["--max-requeues", "-1"], "max-requeues -1 is below 0"),
         (["--resource", "rdma/hca"], "is not NAME=N"),
-        (["--kind", "deployment"], "known: job, jobset, trainjob, pytorchjob, pods"),
+        (["--kind", "deployment"], "known: job, jobset, trainjob, pytorchjob, mpijob, tfjob, pods"),
         (["--namespace", "My_Team"], "namespace 'My_Team' is not a valid Kubernetes name"),
         (["--volume", "disk:/x"], "volume 'disk:/x' is not understood"),
         (["--toleration", "a:Never"], "effects: NoSchedule"),
@@ -201,7 +231,10 @@ def test_kueue_holds_the_run_until_it_is_admitted(distlaunch: Cli) -> None:
         (["--patch", "broken.yaml"], "is not YAML"),
         (["--patch", "other.yaml"], "there is no Deployment in this run"),
         (["--patch", "rename.yaml"], "changes the name, namespace or labels"),
-        (["--kind", "pytorchjob", "--nodes", "1:2"], "fixed number of nodes"),
+        (["--kind", "pytorchjob", "--nodes", "1:2"], "--kind pytorchjob has a fixed number of nodes"),
+        (["--kind", "mpijob", "--nodes", "1:2"], "--kind mpijob has a fixed number of nodes"),
+        (["--kind", "tfjob", "--nodes", "1:2"], "--kind tfjob has a fixed number of nodes"),
+        (["--kind", "mpijob", "--mpi-implementation", "openmpi"], "did you mean OpenMPI? known: OpenMPI, MPICH, Intel"),
     ],
 )
 def test_bad_options_are_one_clear_error(distlaunch: Cli, options: list[str], words: str) -> None:

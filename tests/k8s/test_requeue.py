@@ -194,7 +194,7 @@ def test_runs_of_every_kind_are_started_again(kinds: User) -> None:
     kinds.write("again.py", AGAIN)
     runs = {
         kind: kinds.follow("--kind", kind, "--nodes", "2", "again.py", "2")
-        for kind in ("jobset", "trainjob", "pytorchjob", "pods")
+        for kind in ("jobset", "trainjob", "pytorchjob", "mpijob", "tfjob", "pods")
     }
     assert {kind: follower.result().exit_code for kind, follower in runs.items()} == dict.fromkeys(runs, 1)
     for number, env in enumerate(({}, elsewhere(kinds)), start=1):
@@ -203,7 +203,7 @@ def test_runs_of_every_kind_are_started_again(kinds: User) -> None:
             begun = kinds("requeue", run, "--on", "k8s", env=env)
             assert begun.exit_code == 0, f"{kind}: {begun.stderr}"
         ended = kinds.at_once(*(("wait", run) for run in names.values()), env=env)
-        assert [done.exit_code for done in ended] == [2 - number] * 4, ended
+        assert [done.exit_code for done in ended] == [2 - number] * len(runs), ended
         for kind, follower in runs.items():
             shown = kinds("logs", follower.run, env=env).stdout
             # One of two: the controller deletes the pods of a Job that fails, whose lines no one may have read yet.

@@ -14,7 +14,7 @@ import yaml
 
 from launcher.backends.kubernetes import rights as kube_rights
 from launcher.backends.kubernetes import sidecars
-from launcher.backends.kubernetes.options import KubernetesOptions
+from launcher.backends.kubernetes.options import KINDS, KubernetesOptions
 from launcher.backends.kubernetes.watch import RunWatch
 from tests.command import ROOT
 from tests.k8s import proxy as proxies
@@ -180,7 +180,7 @@ def test_the_documented_role_is_the_one_that_is_printed(distlaunch: Cli) -> None
     assert f"```yaml\n{printed.stdout}```\n" in (ROOT / "docs/kubernetes.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("kind", ["job", "jobset", "trainjob", "pytorchjob", "pods"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_role_that_is_printed_has_what_a_run_of_that_kind_needs(user: User, kind: str) -> None:
     options = ("--kind", kind, "--nodes", "2", "--secret", "TOKEN")
     plan = user("k8s", "--dry-run", "--output", "json", *options, "x.py", env={"TOKEN": "1"}).json["result"]["plan"]

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from launcher.backends.kubernetes.pod_status import Object, Pod
 
-_REFUSED = ("FailedCreate", "FailedCreatePod", "JobCreationFailed")
-"""Event reasons of a Job, a PyTorchJob and a JobSet."""
+_REFUSED = ("FailedCreate", "FailedCreatePod", "JobCreationFailed", "MPIJobFailed")
+"""Event reasons of a Job, a PyTorchJob or TFJob, a JobSet and an MPIJob."""
 
 _POD = re.compile(r'(pods? "[^" ]*-)[a-z0-9]{0,5}"')
 _QUOTA = re.compile(r"exceeded quota: [^,]*, requested: (\S*), used: \S*, limited: (\S*)")

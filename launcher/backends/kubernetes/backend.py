@@ -89,7 +89,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         # No bytecode: the image has its own Python, and ConfigMaps are small.
         sent = config_maps.contents(json.dumps(job.to_json(), indent=1) + "\n", agent_archive.parts(), packed)
         made = self._objects(spec, run, name, sent)
-        workers = self._workers(spec)
+        workers = pod.workers(spec, self.opts)
         rows = (
             PlannedNode(node_rank=rank, host="Kubernetes' choice", workers=workers) for rank in range(spec.nodes.max)
         )
@@ -115,7 +115,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         made += objects.workload(spec, self.opts, name, run, configs)
         if self.opts.patch:
             made = patch.apply(made, patch.read(self.opts.patch, ship_secrets=spec.ship_secrets))
-        about.add(made, about.note(spec, self.opts.kind, self._workers(spec), pod.python_of(spec)))
+        about.add(made, about.note(spec, self.opts.kind, pod.workers(spec, self.opts), pod.python_of(spec)))
         return made
 
     def _command(self, spec: JobSpec) -> tuple[list[str], bool]:
@@ -144,15 +144,12 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
             command=command,
             **pod.places(spec, self.opts, run),
             master_addr=None if spec.nodes.elastic else meet["addr"],
-            workers=self._workers(spec),
+            workers=pod.workers(spec, self.opts),
             sigterm_means=Failure.PREEMPTED,
             replaces_lost=self.may_start_again,
             **(pod.holding(spec) | pod.claiming(spec)),
             plain_stream=True,
         )
-
-    def _workers(self, spec: JobSpec) -> int:
-        return max(1, self.opts.gpus_per_node or 0) if spec.workers_per_node == "auto" else spec.workers_per_node
 
     def files(self, plan: KubernetesPlan) -> Snapshot | None:
         """The user's files in the ConfigMaps."""

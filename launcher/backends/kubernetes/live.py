@@ -6,7 +6,7 @@ import copy
 import json
 from typing import TYPE_CHECKING, Any
 
-from launcher.backends.kubernetes import about, objects
+from launcher.backends.kubernetes import about, objects, suspension
 from launcher.backends.kubernetes.pod import GROUP_COUNT, GROUP_LABEL, QUEUE_LABEL
 from launcher.errors import RequestError
 
@@ -41,7 +41,7 @@ def read(cluster: Cluster, handle: KubernetesHandle, owner: Object, pods: Sequen
     kind = objects.KINDS[handle["kind"]]
     main = _fresh({**owner, "apiVersion": kind.api_version, "kind": kind.kind})
     if QUEUE_LABEL in main["metadata"].get("labels", {}):  # for Kueue to admit
-        main = objects.suspended(main) or main
+        main = suspension.suspended(main) or main
     made: list[Manifest] = []
     if handle["kind"] == "pods":
         own = {}
@@ -76,8 +76,8 @@ def read(cluster: Cluster, handle: KubernetesHandle, owner: Object, pods: Sequen
 def _template(kind: str, item: Manifest) -> Manifest:
     """The pod template of a workload or a runtime."""
     spec = item["spec"]
-    if kind == "pytorchjob":
-        return dict(spec["pytorchReplicaSpecs"]["Master"]["template"])
+    if field := objects.KINDS[kind].replicas:
+        return dict(next(iter(spec[field].values()))["template"])
     if kind == "trainjob":
         spec = spec["template"]["spec"]
     if kind != "job":

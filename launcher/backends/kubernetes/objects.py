@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from launcher.agent.secret_files import FUNCTION_FILE, KEY_FILE
-from launcher.backends.kubernetes import pod
+from launcher.backends.kubernetes import kubeflow, pod
 from launcher.errors import SpecError
 from launcher.spec import parse_duration
 
@@ -51,6 +51,9 @@ class Kind:
     has_service: bool = False
     """Whether its controller creates the headless Service."""
 
+    replicas: str = ""
+    """The field with the pod templates of an operator's job, which also has a run policy."""
+
 
 KINDS: Mapping[str, Kind] = {
     "job": Kind("batch/v1", "Job", _BATCH, longest=57),
@@ -80,12 +83,33 @@ KINDS: Mapping[str, Kind] = {
         longest=50,
         master="{0}-master-0",
         has_service=True,
+        replicas="pytorchReplicaSpecs",
+    ),
+    "mpijob": Kind(
+        "kubeflow.org/v2beta1",
+        "MPIJob",
+        "/apis/kubeflow.org/v2beta1/namespaces/{}/mpijobs",
+        longest=50,
+        master="{0}-launcher.{0}",
+        maker="{0}-launcher",
+        has_service=True,
+        replicas="mpiReplicaSpecs",
+    ),
+    "tfjob": Kind(
+        "kubeflow.org/v1",
+        "TFJob",
+        "/apis/kubeflow.org/v1/namespaces/{}/tfjobs",
+        container="tensorflow",
+        longest=50,
+        master="{0}-worker-0",
+        has_service=True,
+        replicas="tfReplicaSpecs",
     ),
     "pods": Kind("v1", "ConfigMap", "/api/v1/namespaces/{}/configmaps", longest=57),
 }
 """By the value of `--kind`. For bare pods, the ConfigMap owns everything else."""
 
-UNTIMED = ("trainjob", "pods")
+UNTIMED = ("trainjob", "mpijob", "pods")
 TTL_NOTE = "distlaunch/ttl-seconds"
 """Kinds that no controller removes after their time to live, and their annotation with that time."""
 
@@ -163,15 +187,15 @@ def workload(spec: JobSpec, opts: KubernetesOptions, name: str, run: str, config
     head = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta}
     if opts.kind == "pods":
         return _bare_pods(spec, opts, name, template)
-    job = _job_spec(spec, template, opts.max_requeues, kind.container)
     queued = {"suspend": True} if opts.queue else {}
+    if kind.replicas:
+        return [{**head, "spec": kubeflow.operated(spec, opts, template, ttl_s, queued)}]
+    job = _job_spec(spec, template, opts.max_requeues, kind.container)
     if opts.kind == "job":
         return [{**head, "spec": {**queued, "ttlSecondsAfterFinished": ttl_s, **job}}]
     if opts.kind == "jobset":
         return [{**head, "spec": {**queued, "ttlSecondsAfterFinished": ttl_s, **_job_set(name, job)}}]
-    if opts.kind == "trainjob":
-        return _train_job(head, spec, job, queued)
-    return [{**head, "spec": _pytorch_job(spec, template, ttl_s, queued)}]
+    return kubeflow.train_job(head, spec.nodes.max, job, queued)
 
 
 def owned(manifest: Manifest, owner: Manifest) -> Manifest:
@@ -182,23 +206,6 @@ def owned(manifest: Manifest, owner: Manifest) -> Manifest:
         **manifest,
         "metadata": {**manifest["metadata"], "ownerReferences": [{**reference, "blockOwnerDeletion": False}]},
     }
-
-
-def suspended(manifest: Manifest) -> Manifest | None:
-    """The manifest of a workload, suspended until everything its pods need exists; None if it cannot be."""
-    found = copy.deepcopy(manifest)
-    if found["kind"] == "PyTorchJob":
-        found["spec"]["runPolicy"]["suspend"] = True
-    elif found["kind"] in ("Job", "JobSet", "TrainJob"):
-        found["spec"]["suspend"] = True
-    else:
-        return None
-    return found
-
-
-def release(manifest: Manifest) -> Manifest:
-    """The patch that resumes a suspended workload."""
-    return {"spec": {"runPolicy": {"suspend": False}} if manifest["kind"] == "PyTorchJob" else {"suspend": False}}
 
 
 def _meta(name: str, run: str, opts: KubernetesOptions) -> dict[str, Any]:
@@ -249,34 +256,6 @@ def _job_set(name: str, job: dict[str, Any]) -> dict[str, Any]:
         "failurePolicy": {"maxRestarts": 0},
         "replicatedJobs": [{"name": "n", "replicas": 1, "template": {"spec": job}}],
     }
-
-
-def _train_job(head: Manifest, spec: JobSpec, job: dict[str, Any], queued: dict[str, Any]) -> list[Manifest]:
-    """The run's own runtime, as those of the cluster lack our volumes; then the TrainJob."""
-    meta = head["metadata"]
-    step = {"metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}, "spec": job}
-    network = {"enableDNSHostnames": True, "subdomain": meta["name"], "publishNotReadyAddresses": True}
-    job_set = {"network": network, "replicatedJobs": [{"name": "node", "replicas": 1, "template": step}]}
-    runtime = {
-        "apiVersion": head["apiVersion"],
-        "kind": "TrainingRuntime",
-        "metadata": copy.deepcopy(meta),
-        "spec": {"mlPolicy": {"numNodes": spec.nodes.max}, "template": {"spec": job_set}},
-    }
-    reference = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": meta["name"]}
-    return [runtime, {**head, "spec": {**queued, "runtimeRef": reference, "trainer": {"numNodes": spec.nodes.max}}}]
-
-
-def _pytorch_job(spec: JobSpec, template: Manifest, ttl_s: int, queued: dict[str, Any]) -> dict[str, Any]:
-    if spec.nodes.elastic:
-        raise SpecError("a pytorchjob has a fixed number of nodes", hint="--kind job can be elastic")
-    policy = {"cleanPodPolicy": "None", "backoffLimit": 0, "ttlSecondsAfterFinished": ttl_s, **queued}
-    del template["spec"]["subdomain"]  # the operator creates a Service for each pod
-    replicas = {"Master": {"replicas": 1, "restartPolicy": "Never", "template": template}}
-    if spec.nodes.max > 1:
-        workers = {"replicas": spec.nodes.max - 1, "restartPolicy": "Never", "template": copy.deepcopy(template)}
-        replicas["Worker"] = workers
-    return {"runPolicy": policy, "pytorchReplicaSpecs": replicas}
 
 
 def _bare_pods(spec: JobSpec, opts: KubernetesOptions, name: str, template: Manifest) -> list[Manifest]:

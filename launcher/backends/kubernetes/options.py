@@ -9,7 +9,9 @@ from launcher.errors import SpecError
 from launcher.login import address
 from launcher.settings.options import duration, not_below, one_of, option
 
-KINDS = ("job", "jobset", "trainjob", "pytorchjob", "pods")
+KINDS = ("job", "jobset", "trainjob", "pytorchjob", "mpijob", "tfjob", "pods")
+
+_MPI = ("OpenMPI", "MPICH", "Intel")
 
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 
@@ -53,6 +55,12 @@ class KubernetesOptions:
         check=address.check,
     )
     kind: str = option("job", metavar="|".join(KINDS), help="What to create.", check=one_of("kind", *KINDS))
+    mpi_implementation: str = option(
+        "OpenMPI",
+        metavar="|".join(_MPI),
+        help="With --kind mpijob: the MPI of the image.",
+        check=one_of("mpi-implementation", *_MPI),
+    )
     queue: str = option(
         "",
         metavar="NAME",

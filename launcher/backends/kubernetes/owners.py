@@ -182,8 +182,8 @@ def _count(owner: Owner) -> int:
     try:
         if owner.kind == "jobset":
             spec = spec["replicatedJobs"][0]["template"]["spec"]
-        if owner.kind == "pytorchjob":
-            return sum(int(item["replicas"]) for item in spec["pytorchReplicaSpecs"].values())
+        if field := objects.KINDS[owner.kind].replicas:
+            return sum(int(item["replicas"]) for item in spec[field].values())
         return int(spec["trainer"]["numNodes"] if owner.kind == "trainjob" else spec["completions"])
     except (KeyError, IndexError, TypeError, ValueError):
         return 0

@@ -29,7 +29,7 @@ DIRECTORY = "/distlaunch/run"
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 """Annotation with kubectl's default container, in case of sidecars."""
 
-RANK_VARIABLES = {"pytorchjob": "RANK"}
+RANK_VARIABLES = {"pytorchjob": "RANK", "mpijob": "DISTLAUNCH_POD+1", "tfjob": "DISTLAUNCH_REPLICA"}
 _TIMES = {
     "DISTLAUNCH_TIMES_DISRUPTED": "job-index-ignored-failure-count",
     "DISTLAUNCH_TIMES_LOST": "job-index-failure-count",
@@ -111,7 +111,7 @@ def notes(opts: KubernetesOptions) -> dict[str, str]:
 
 
 def rank_variable(kind: str) -> str:
-    """The variable in which a pod finds its node rank."""
+    """The variable in which a pod finds its node rank, and what to add to the number at its end."""
     return RANK_VARIABLES.get(kind, "JOB_COMPLETION_INDEX")
 
 
@@ -137,6 +137,11 @@ def template(
     if opts.host_network:
         body.update(hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet")
     return {"metadata": meta, "spec": body}
+
+
+def workers(spec: JobSpec, opts: KubernetesOptions) -> int:
+    """The number of workers per node."""
+    return max(1, opts.gpus_per_node or 0) if spec.workers_per_node == "auto" else spec.workers_per_node
 
 
 def python_of(spec: JobSpec) -> str:

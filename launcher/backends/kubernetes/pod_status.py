@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from launcher.backends.kubernetes import kubeflow
 from launcher.backends.kubernetes.objects import LOST_EXIT_CODES, STOPPED_EXIT_CODE
 from launcher.backends.kubernetes.pod import NODE_LABEL
 
@@ -101,7 +102,7 @@ class Pod:
 def pod_of(item: Object, own: str = "node") -> Pod | None:
     """The pod, if it is a node of a run; `own` is the name of our container."""
     meta = item["metadata"]
-    node = _node_of(meta.get("labels") or {})
+    node = _node_of(meta.get("labels") or {}, meta["name"])
     if node is None:
         return None
     deleted = timestamp(meta["deletionTimestamp"]) if "deletionTimestamp" in meta else None
@@ -129,14 +130,11 @@ def _condition(*values: str | None) -> Object:
     return {key: value for key, value in zip(_USED_OF_CONDITIONS, values, strict=True) if value is not None}
 
 
-def _node_of(labels: Mapping[str, str]) -> int | None:
-    for name in _INDEX_LABELS:
-        if labels.get(name, "").isdigit():
-            return int(labels[name])
-    index = labels.get("training.kubeflow.org/replica-index", "")
-    if not index.isdigit():
-        return None
-    return int(index) + (labels.get("training.kubeflow.org/replica-type") == "worker")
+def _node_of(labels: Mapping[str, str], name: str) -> int | None:
+    for label in _INDEX_LABELS:
+        if labels.get(label, "").isdigit():
+            return int(labels[label])
+    return kubeflow.node_of(labels, name)
 
 
 def by_node(pods: Iterable[Pod], nodes: int) -> list[list[Pod]]:

@@ -54,6 +54,12 @@ def succeeded(owner: Object | None) -> bool:
     return (finished(owner) or {}).get("type") in _SUCCESS
 
 
+def is_suspended(owner: Object | None) -> bool:
+    """Whether a workload is suspended."""
+    spec = (owner or {}).get("spec") or {}
+    return bool((spec.get("runPolicy") or spec).get("suspend"))
+
+
 def state(pod: Pod, *, over: bool, restarts: bool) -> NodeState:
     """A node's state by its newest pod; `over`: the workload has ended, `restarts`: it would restart the pod."""
     if pod.lost and (over or pod.deleted is not None):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.backends._writing import new_key
-from launcher.backends.kubernetes import about, api, objects, queues, rights, ttl, unused_gpus
+from launcher.backends.kubernetes import about, api, objects, queues, rights, suspension, ttl, unused_gpus
 from launcher.backends.kubernetes.pod import RUN_LABEL, labels
 from launcher.errors import BackendUnavailableError, RequestError
 
@@ -45,7 +45,7 @@ def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, begin:
         before = [item for item in rest if item["kind"] == "TrainingRuntime"]
         for item in before:  # a TrainJob is refused without its runtime
             _create(cluster, item)
-        held = None if opts.queue else objects.suspended(main)
+        held = None if opts.queue else suspension.suspended(main)
         owner = _create(cluster, held or main)
         asked = False
         owner = {"apiVersion": main["apiVersion"], "kind": main["kind"], **owner}
@@ -61,7 +61,7 @@ def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, begin:
                 _check_needed(item, error)
         if held is not None:
             path = f"{objects.path_of(main, cluster.namespace)}/{plan.name}"
-            owner |= cluster.call("PATCH", path, objects.release(main), content=api.MERGE)
+            owner |= cluster.call("PATCH", path, suspension.release(main), content=api.MERGE)
     except (api.ApiError, api.UnreachableError) as error:
         told = api.explained(error, cluster, _DOING)
         told.in_part = asked and isinstance(error, api.UnreachableError)  # the object may still appear later
@@ -91,12 +91,12 @@ def check(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, manif
     wanted = [(kind.api_version, kind.kind)] if "." in kind.api_version else []
     wanted += [("kueue.x-k8s.io/v1beta1", "LocalQueue")] if opts.queue else []
     for version, name in wanted:
-        group = version.partition("/")[0]
-        if cluster.find(f"/apis/{group}") is None:
+        served = (cluster.find(f"/apis/{version}") or {"resources": ()})["resources"]
+        if name not in {item["kind"] for item in served}:
             hint = (
                 "--kind job needs nothing but Kubernetes" if name == kind.kind else "without --queue it needs no Kueue"
             )
-            raise BackendUnavailableError(f"the cluster has no {name} ({group})", hint=hint)
+            raise BackendUnavailableError(f"the cluster has no {name} ({version})", hint=hint)
     if opts.queue:
         queues.check(cluster, opts.queue)
     keyboard = plan.job.wants_keyboard  # without the right, a run that only shows output uses pipes

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from launcher.agent.failures import Failure
 from launcher.agent.terminal import attach
-from launcher.backends.kubernetes import admission, api, connecting, kept, pod_status, refused, states
+from launcher.backends.kubernetes import admission, api, connecting, kept, pod_status, refused, replaced, states
 from launcher.backends.kubernetes.following import DOING
 from launcher.backends.kubernetes.granted import PodOutputs
 from launcher.backends.kubernetes.objects import KINDS
@@ -171,8 +171,7 @@ class RunWatch:
         if why := states.waits_for(pods):
             return why
         if missing:
-            suspended = ((self._owner()[0] or {}).get("spec") or {}).get("suspend")
-            admitted = ": it waits to be admitted" if suspended else ""
+            admitted = ": it waits to be admitted" if states.is_suspended(self._owner()[0]) else ""
             return f"{missing} of {len(pods)} pods are not created yet{admitted}"
         slow = [known[-1] for known in pods if known[-1].waits]
         slow = [pod for pod in slow if time.time() - states.waits_since(pod) > _PATIENCE_S]
@@ -222,6 +221,7 @@ class RunWatch:
         """Release the hosts that a run still holds after its end."""
         try:
             self._beside.end_all(self._look)
+            replaced.end(self.cluster, self._handle["kind"], self._owner_path(), self._pods())
         except (api.ApiError, api.UnreachableError) as error:
             raise api.explained(error, self.cluster, "to end containers beside ours") from error
 
