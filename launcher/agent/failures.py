@@ -140,3 +140,7 @@ def may_come_back(why: Optional[Mapping[str, Any]]) -> bool:
     """Whether a run may be restarted after this cause."""
     known = Failure.named((why or {}).get("class"))
     return known is not None and known.about.may_come_back
+
+
+class CannotError(Exception):
+    """This node lacks something that its workers need; the message names it."""

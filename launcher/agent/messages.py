@@ -104,11 +104,8 @@ class WorkerRequest(TypedDict, total=False):
     local_rank: int
     round: int
     env: Dict[str, str]
-    passes: List[str]
-    """The variables that get the numbers of the descriptors that come with the request."""
-
     error_file: str
-    """Where it records the exception that ends it."""
+    passes: List[str]  # the variables that get the numbers of the descriptors that come with the request
 
     cpus: str
     """The CPUs that it is bound to, in the format of `taskset`; missing: it is not bound."""

@@ -39,7 +39,7 @@ _NOT_SETTINGS = {
 """Variables that distlaunch itself sets for agents and workers, or that name its system file."""
 
 _MAX_INT = 1 << 31
-_OTHERS = ("SLURM_", "TEST_")
+_OTHERS = ("SLURM_", "TEST_", "MPI")
 """Prefixes of further such variables."""
 
 

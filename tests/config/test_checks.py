@@ -183,14 +183,12 @@ def test_a_settings_file_of_brackets_alone_is_an_error(distlaunch: Cli) -> None:
 
 def test_variables_that_distlaunch_gives_to_workers_cannot_be_set(distlaunch: Cli) -> None:
     """The list is the agent's, except for variables that users may set too."""
-    tree = ast.parse((ROOT / "launcher/agent/group/ranks.py").read_text())
-    (function,) = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "variables"]
+    tree = ast.parse((ROOT / "launcher/agent/contracts/torchrun.py").read_text())
     given = {
-        str(key.value)
-        for each in ast.walk(function)
-        if isinstance(each, ast.Dict)
-        for key, value in zip(each.keys, each.values, strict=True)
-        if isinstance(key, ast.Constant) and str(key.value).isupper() and "environ" not in ast.dump(value)
+        str(call.args[0].value)
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Variable"
+        if isinstance(call.args[0], ast.Constant) and "environ" not in ast.dump(call.args[1])
     }
     assert {"RANK", "MASTER_PORT", "TORCHELASTIC_RUN_ID"} <= given <= set(spec._SET_BY_US)
     distlaunch.write("x.py", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -14,7 +15,9 @@ import pytest
 
 from launcher.agent.forkserver import prefork
 from launcher.agent.forkserver.guess import SURELY
+from launcher.agent.mpi import shells, world
 from launcher.agent.system import processes
+from launcher.backends import _interpreter
 from launcher.backends.ansible import ssh
 from launcher.backends.kubernetes import watch as kube_watch
 from launcher.backends.local import programs
@@ -46,7 +49,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def probe(_: pytest.MonkeyPatch) -> None:
     spec = JobSpec(name="x", command=("-m",), kind="module", cwd="/", env={}, python=sys.executable)
     with pytest.MonkeyPatch.context() as patch, suppress(BackendUnavailableError):
-        patch.setattr(programs, "Program", lambda *_: SimpleNamespace(wants_torch=lambda: SURELY))
+        patch.setattr(_interpreter, "Program", lambda *_: SimpleNamespace(wants_torch=lambda: SURELY))
         programs.find_python(spec)
 
 
@@ -102,11 +105,19 @@ def torchrun(_: pytest.MonkeyPatch) -> None:
         workers.own_python({"PATH": str(Path(sys.executable).parent)})
 
 
+def stand_in(_: pytest.MonkeyPatch) -> None:
+    text = (Path(world.__file__).parent / "rank.py").read_text()
+    env = {**os.environ, "DISTLAUNCH_MPI_PYTHON": sys.executable, "DISTLAUNCH_MPI_RANK": text}
+    done = subprocess.run(world._STAND_IN, env=env, capture_output=True, text=True, check=False)
+    assert "the agent of this node is not there" in done.stderr
+
+
 STARTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "launcher/backends/local/programs.py": probe,
     "launcher/backends/ansible/ssh.py": call_over_ssh,
     "launcher/backends/kubernetes/watch.py": signal_to_pods,
     "launcher/torchrun/workers.py": torchrun,
+    "launcher/agent/mpi/world.py": stand_in,
     SESSION: session_over_ssh,
 }
 
@@ -120,8 +131,8 @@ def test_nothing_of_the_working_directory_is_imported(where: str, ran: Path, mon
 
 def test_all_places_that_pass_code_to_python_are_tested_here() -> None:
     others = {
-        Path(module.__file__ or "").name for module in (prefork, processes, allocation, snapshot_files)
-    }  # what a login runs; options of an interpreter; bash; git
+        Path(module.__file__ or "").name for module in (prefork, processes, allocation, snapshot_files, shells)
+    }  # what a login runs; options of an interpreter; bash; git; mpirun's daemons
     texts = (
         path for directory in ("launcher", "playbooks", "slurm_templates") for path in (ROOT / directory).rglob("*.*")
     )

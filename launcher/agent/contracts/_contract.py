@@ -7,6 +7,8 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence
 
+from ..failures import CannotError
+
 if TYPE_CHECKING:
     from ..job import Job
     from ..ranks import Group, Ranks
@@ -34,10 +36,6 @@ class Member(NamedTuple):
 
     peers: List[Dict[str, Any]]
     """What each node has offered, by node rank, with `host` and `address`; empty if the contract exchanges nothing."""
-
-
-class CannotError(Exception):
-    """This node lacks something that the contract needs; the message begins with what."""
 
 
 def disagreement(peers: Sequence[Dict[str, Any]]) -> Optional[str]:

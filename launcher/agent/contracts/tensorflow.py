@@ -12,8 +12,9 @@ import json
 import socket
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
+from ..failures import CannotError
 from ..network import ports
-from ._contract import CannotError, Contract, Member, Variable
+from ._contract import Contract, Member, Variable
 from .env import of_place
 
 if TYPE_CHECKING:

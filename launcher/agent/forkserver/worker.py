@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import json
 import os
 import runpy
@@ -168,9 +169,7 @@ def _abort_mpi(error: BaseException) -> None:
     """Have mpi4py abort the world at exit, as `python -m mpi4py` does: MPI_Finalize would wait for the other ranks."""
     if "mpi4py.MPI" in sys.modules and "DISTLAUNCH_MPI" in os.environ:
         with contextlib.suppress(Exception):
-            from mpi4py.run import set_abort_status  # type: ignore[import-not-found]
-
-            set_abort_status(error)
+            importlib.import_module("mpi4py.run").set_abort_status(error)
 
 
 def _check_world(errors: str) -> None:

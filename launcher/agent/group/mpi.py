@@ -42,7 +42,7 @@ class MpiGroup(FixedGroup):
         assert vendor is not None
         self._look_at, self._pause_s = 0.0, MONITOR_S
         world = self._world = World(self._node, vendor, self._hub, self._nodes.members.store, self._tick)
-        self._workers.complete, self._workers.on_exit = world.complete, world.exited
+        self._workers.starter = world
         return world.start(group, peers)
 
     def _tick(self) -> None:
@@ -54,9 +54,7 @@ class MpiGroup(FixedGroup):
         why = self._stranger()
         if why:
             return why
-        messages = self._world.attend()
-        self._workers.excused = self._world.ended
-        for message in messages:
+        for message in self._world.attend():
             self._server.send(message)
         return self._world.failure()
 

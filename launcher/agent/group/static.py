@@ -7,7 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from .. import cause
-from ..contracts._contract import CannotError, disagreement
+from ..contracts._contract import disagreement
+from ..failures import CannotError
 from ..job import Job
 from ..ranks import Group, Ranks, ranks_of
 from .agent_link import AgentLink

@@ -6,12 +6,13 @@ import contextlib
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Set
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set
 
 from ..cause import timed_out as timed_out_cause
 from ..failures import Failure
 from ..job import Job
 from ..ranks import Group, Ranks
+from ..starter import Starter
 from ..store.interface import StoreError
 from .agent_link import AgentLink
 from .errors import StopRequestedError
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         ServerToGroup,
         StartedWorker,
         Verdict,
-        WorkerRequest,
     )
 
 MONITOR_S = 0.1
@@ -68,13 +68,7 @@ class Workers:
         self.requests = Requests(job, nodes, agent, directory)
         self._ready = False
         self._world = 0
-        self.complete: Callable[[WorkerRequest], List[int]] = lambda _: []
-        """Adds what else a worker gets to its request; returns descriptors to send with it, which are closed then."""
-
-        self.on_exit: Callable[[ExitedWorker], object] = lambda _: None
-        self.excused: Set[int] = set()
-        """Ranks whose end is the consequence of something else that has failed."""
-
+        self.starter: Starter = Starter()
         self._serving: Set[int] = set()
         """Ranks that serve the others until these are done."""
 
@@ -111,7 +105,7 @@ class Workers:
         self.stop_if_asked()
         for worker in workers:
             request = self.requests.of(group, worker)
-            fds = self.complete(request)
+            fds = self.starter.complete(request)
             self._server.send({"start": request}, fds)
             for fd in fds:
                 os.close(fd)
@@ -124,7 +118,7 @@ class Workers:
     def failed(self) -> Dict[int, ExitedWorker]:
         """The workers that have failed, by rank."""
         failed = [about for about in self.exited.values() if about["code"] != 0]
-        return {about["rank"]: about for about in failed if about["rank"] not in self.excused}
+        return {about["rank"]: about for about in failed if about["rank"] not in self.starter.ended}
 
     def ended_by_themselves(self) -> bool:
         """Whether all workers have exited by themselves: a stopped worker's exit code says nothing about its work."""
@@ -222,7 +216,7 @@ class Workers:
             about = message["exited"]
             self.running.pop(about["pid"], None)
             self.exited[about["pid"]] = about
-            self.on_exit(about)
+            self.starter.exited(about)
             if about["rank"] == self._job.debug:
                 with contextlib.suppress(StoreError):  # the store is lost, as all its users know
                     self._nodes.members.store.add(_LEFT, 1)

@@ -62,7 +62,7 @@ class Caller:
             self.sock.sendall(_CODE.pack(code))
 
     def close(self) -> None:
-        """Let go of the caller, and of the descriptors that nobody has taken."""
+        """Let go of the caller, and of the descriptors that no one has taken."""
         self.gone = True
         self.sock.close()
         for fd in self.fds:

@@ -1,4 +1,4 @@
-"""Which MPI a node has, and how its mpirun is told about the nodes: in the settings of each generation at once.
+"""Which MPI a node has, and how its mpirun learns about the nodes: by the settings of each generation at once.
 
 Open MPI 5 ignores the names of Open MPI 4's settings silently, and the reverse; so both are set. A setting of the
 user's own is left as it is.
@@ -13,7 +13,7 @@ import subprocess
 import sys
 from typing import Any, Dict, List, NamedTuple, Sequence
 
-from ..contracts._contract import CannotError
+from ..failures import CannotError
 
 OPEN_MPI, HYDRA = "Open MPI", "hydra"
 _PMI = {OPEN_MPI: "pmix", HYDRA: "pmi2"}

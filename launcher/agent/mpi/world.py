@@ -13,13 +13,13 @@ import re
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Set
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional
 
 from .. import cause
-from ..contracts._contract import CannotError
-from ..failures import Failure
+from ..failures import CannotError, Failure
 from ..job import Job
 from ..ranks import Group, Ranks
+from ..starter import Starter
 from ..system import facts
 from . import library
 from . import vendor as vendors
@@ -40,7 +40,7 @@ _LOST_S = 10.0
 """How long a node waits for the reason why a stand-in has ended before its worker."""
 
 _ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGKILL)
-_STAND_IN = ("sh", "-c", 'exec "$DISTLAUNCH_PYTHON" -ISEc "$DISTLAUNCH_MPI_RANK"')
+_STAND_IN = ("sh", "-c", 'exec "$DISTLAUNCH_MPI_PYTHON" -ISEc "$DISTLAUNCH_MPI_RANK"')
 _ABORTED = re.compile(r"MPI_ABORT was invoked on rank (\d+)|application called MPI_Abort\(.*\) - process (\d+)")
 
 
@@ -57,20 +57,18 @@ class Node(NamedTuple):
     """The directory of the workers' small files."""
 
 
-class World:
+class World(Starter):
     """A round's ranks on this node."""
 
     def __init__(self, node: Node, vendor: Vendor, hub: Hub, store: Store, tick: Callable[[], None]) -> None:
         """`store`: the round's part. `tick`: called while it waits; raises if the run is to end."""
+        super().__init__()
         self._node, self._vendor, self._hub, self._store, self._tick = node, vendor, hub, store, tick
         self._ranks: Dict[int, Caller] = {}
         """The stand-ins, by rank."""
 
         self._left: Dict[int, float] = {}
         """When each stand-in was found dead before its worker."""
-
-        self.ended: Set[int] = set()
-        """Ranks that the MPI has ended: what follows from that is no failure of theirs."""
 
         self._mpirun: Optional[Mpirun] = None
         self._shells: Optional[Shells] = None
@@ -87,7 +85,7 @@ class World:
                 raise CannotError(f"{job.command[0]} {why}")
         names = vendors.hosts(peers, os.uname().nodename)
         hosts_file, shell = (os.path.join(self._node.directory, name) for name in ("mpi-hosts", "mpi-shell"))
-        ours = {"DISTLAUNCH_PYTHON": sys.executable, "DISTLAUNCH_MPI_RANK": _source("rank.py")}
+        ours = {"DISTLAUNCH_MPI_PYTHON": sys.executable, "DISTLAUNCH_MPI_RANK": _source("rank.py")}
         env = {**vendors.environment(dict(os.environ), hosts_file, shell), **ours}
         env["DISTLAUNCH_MPI_HUB"] = hub_name(self._node)
         self._shells = Shells(rank, names, self._store, env, job.cwd)
@@ -246,6 +244,6 @@ def _write(path: str, text: str) -> None:
 
 def _write_shell(path: str) -> None:
     """Write the program that mpirun calls in place of ssh."""
-    begin = '#!/bin/sh\nexec "$DISTLAUNCH_PYTHON" -ISE - "$@" <<\'END\'\n'
+    begin = '#!/bin/sh\nexec "$DISTLAUNCH_MPI_PYTHON" -ISE - "$@" <<\'END\'\n'
     _write(path, begin + _source("remote_shell.py") + "END\n")
     os.chmod(path, 0o700)

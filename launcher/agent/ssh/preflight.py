@@ -90,7 +90,7 @@ def _disk(base: str) -> List[Any]:
 def _framework(contract: str) -> Dict[str, str]:
     """What the contract needs and this host has, or what it lacks."""
     from .. import contracts
-    from ..contracts._contract import CannotError
+    from ..failures import CannotError
 
     try:
         return {"framework": contracts.load(contract).framework(dict(os.environ)), "without": ""}
