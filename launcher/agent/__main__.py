@@ -37,9 +37,14 @@ def main() -> None:
         parser.exit(2, f"agent.pyz: --node-rank {rank}: the run has nodes 0 to {job.max_nodes - 1}\n")
     if args.unpack:
         job = _unpack(args.unpack, job, rank, parser)
+    from .forkserver.prefork import Child
     from .node.run import run
 
-    run(job, rank, stream, above=args.below)
+    try:
+        run(job, rank, stream, above=args.below)
+    except Child as child:
+        task = child.task
+    task()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -45,7 +45,7 @@ def test_a_full_disk_costs_lines_which_are_counted_and_reported_once_there_is_ro
     small_disk: Path, agents: Runner
 ) -> None:
     elsewhere, agents.directory = agents.directory, small_disk
-    (small_disk / "ballast").write_bytes(b"x" * 1_000_000)
+    (small_disk / "ballast").write_bytes(b"x" * 800_000)
     # When the disk is full, the rest fits into the ballast.
     run = agents.start(NUMBERED, str(elsewhere), "600000", nproc_per_node="2")
     during = protocol.Event("", {})

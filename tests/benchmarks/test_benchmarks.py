@@ -64,8 +64,8 @@ COMPARED = {
 
 IMPORT_TORCH = ("checkpoint.py", "reach.py", "train_step.py")
 MARKS = {"slurm.py": pytest.mark.slurm, "ssh.py": pytest.mark.ssh, "k8s.py": pytest.mark.k8s}
-ONLY_STARTED = ("doctor.py", "clusters.py")
-"""They take long, and the tests of doctor, and of login nodes and races, do what they measure."""
+ONLY_STARTED = ("doctor.py", "clusters.py", "frameworks.py")
+"""They take long, and the tests of doctor, of login nodes and races, and of frameworks, do what they measure."""
 
 
 @pytest.mark.torch

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from typing import TYPE_CHECKING, Callable, Dict, Optional
 
+from ..contracts import load
 from ..system import processes
 from . import ending, hidden, reexec, worker
 from .preload import Preload
@@ -31,6 +33,8 @@ def task(setup: Setup, preload: Preload, request: WorkerRequest, *, executes: bo
 
         argv = debugger.argv(python, setup.archive, setup.scratch, program)
         debug = debugger.Debugger(setup.scratch)
+    if executes and load(setup.job["contract"]).mpi and debug is None and importlib.util.find_spec("mpi4py"):
+        argv = program.argv(python, through="mpi4py")  # it aborts the world after an exception; see `worker.run`
     if executes:
         return lambda: reexec.execute(argv, env)
     if request.get("terminal", {}).get("stdin") in ("tty", "pipe"):

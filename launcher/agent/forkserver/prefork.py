@@ -89,7 +89,14 @@ def fork(variables: Iterable[str], command: Sequence[str], not_its: Iterable[int
     # UTF-8 mode is on in a login without a locale, and off in what Python starts from there.
     alike = alike and not sys.flags.utf8_mode
     room = sum(len(os.fsencode(word)) + 1 for word in [sys.executable, "-u", "-m", *command]) <= processes.title_bytes()
-    if not alike or not room or cpython.exit_hooks() or len(os.listdir("/proc/self/task")) != 1:
+    if not alike or not room or cpython.exit_hooks():
+        return None
+    return fork_for_program(not_its)
+
+
+def fork_for_program(not_its: Iterable[int] = ()) -> Optional[Forked]:
+    """The same for workers that are no Python scripts, which cannot tell it from a new one; None if threads run."""
+    if len(os.listdir("/proc/self/task")) != 1:
         return None
     channel: AgentServer
     server_end: ServerAgent

@@ -93,8 +93,9 @@ class Program:
 
         self.args = [Template(arg).safe_substitute(macros) for arg in self.args]
 
-    def argv(self, python: str) -> List[str]:
-        """The command that torchrun would execute for a worker."""
+    def argv(self, python: str, *, through: str = "") -> List[str]:
+        """The command that torchrun would execute for a worker. `through`: a module that is to run it."""
         if self.kind == "program":
             return [self.target, *self.args]
-        return [python, *self.options, "-u", *(["-m"] if self.kind == "module" else []), self.target, *self.args]
+        runs = [*(["-m", through] if through else []), *(["-m"] if self.kind == "module" else [])]
+        return [python, *self.options, "-u", *runs, self.target, *self.args]

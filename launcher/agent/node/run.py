@@ -22,5 +22,9 @@ def run(job: Job, rank: int, stream: int, forked: Optional[Forked] = None, above
         below.run(job, rank, stream, above)
     from .agent import Node
 
+    if forked is None and job.kind == "program" and not (job.elastic or job.passes_stdin or above):
+        from ..forkserver import prefork
+
+        forked = prefork.fork_for_program([stream])
     os.dup2(2, 1)  # a stray print must not end up in the stream
     sys.exit(Node(job, rank, stream, forked).run())

