@@ -25,6 +25,7 @@ TYPICAL_S = {
     "chaos": 4.5,
     "cli": 0.7,
     "fabric": 0.8,
+    "frameworks": 8.0,
     "k8s": 0.4,
     "runner": 0.9,
     "slurm": 0.9,

@@ -39,7 +39,7 @@ def reference(
 
     def digits(script: Script, nodes: int = 1) -> Digits:
         known = shared / f"torchrun-{nodes}-{script.name}.json"
-        with environments.locked(known.with_suffix(".lock"), f"run {script.name} under torchrun"):
+        with environments.MAKER.locked(known.with_suffix(".lock"), f"run {script.name} under torchrun"):
             if not known.exists():
                 found = running.torchrun(script, environment, tmp_path / "torchrun", nodes=nodes)
                 new = tmp_path / "reference.json"

@@ -70,7 +70,7 @@ def test_a_script_with_another_hash_is_not_run(tmp_path: Path) -> None:
 )
 def test_in_ci_scripts_may_skip_only_if_packages_cannot_be_downloaded(errors: str, may_skip: bool) -> None:
     with pytest.raises(NotAvailableError) as raised:
-        environments.run(("sh", "-c", 'echo "$0" >&2; exit 1', errors))
+        environments.MAKER.run(("sh", "-c", 'echo "$0" >&2; exit 1', errors))
 
     assert errors in str(raised.value)
     assert summary.is_unexpected(str(raised.value)) is not may_skip
