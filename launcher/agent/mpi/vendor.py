@@ -139,7 +139,7 @@ def environment(env: Dict[str, str], hosts_file: str, remote_shell: str) -> Dict
     """The variables of mpirun and of what it starts, given those of workers."""
     kept = {name: value for name, value in env.items() if not _OF_LAUNCHER.match(name)}
     ours = {
-        "plm_rsh_agent": remote_shell,
+        "plm_rsh_agent": f"sh {remote_shell}",  # a daemon looks for the first word, and the path is that of node 0
         "plm_rsh_no_tree_spawn": "1",  # the remote shell's path is that of node 0
         "orte_default_hostfile": hosts_file,
         "orte_keep_fqdn_hostnames": "1",
@@ -149,7 +149,7 @@ def environment(env: Dict[str, str], hosts_file: str, remote_shell: str) -> Dict
         "hwloc_base_binding_policy": "none",
     }
     newer = {
-        "plm_ssh_agent": remote_shell,
+        "plm_ssh_agent": f"sh {remote_shell}",
         "plm_ssh_no_tree_spawn": "1",
         "prte_default_hostfile": hosts_file,
         "prte_keep_fqdn_hostnames": "1",
