@@ -32,10 +32,17 @@ def on_slurm(slurm: Slurm, distlaunch: Cli) -> Iterator[Place]:
 
 
 @pytest.fixture
-def over_ssh(ssh_hosts: SshHosts, distlaunch: Cli, tmp_path: Path) -> Place:
-    """Hosts that see the working directory."""
-    where = (f"--inventory={ssh_hosts.inventory}", f"--remote-dir={tmp_path / 'remote'}", "--in-place")
-    return Place("ansible", distlaunch, where).prepare()
+def over_ssh(ssh_hosts: SshHosts, distlaunch: Cli, tmp_path: Path) -> Iterator[Place]:
+    """Hosts that see the working directory, and whose runs have directories of their own."""
+    remote = tmp_path / "remote"
+    remote.mkdir()
+    for host in ssh_hosts.hosts:
+        host.private_directory(remote)
+    yield Place(
+        "ansible", distlaunch, (f"--inventory={ssh_hosts.inventory}", f"--remote-dir={remote}", "--in-place")
+    ).prepare()
+    for host in ssh_hosts.hosts:
+        host.shared_directory(remote)
 
 
 @pytest.fixture

@@ -20,6 +20,10 @@ _FEW_NODES = 100
 """Of more nodes, each looks less often: together they ask the store as often as this many."""
 
 _NO_NODE = 255
+_BY_SIGNAL = 128
+_KILLED = range(_BY_SIGNAL + 1, _BY_SIGNAL + 32)
+"""How a shell ends if the command that it waited for was ended by a signal."""
+
 _OTHER_SHELLS = ("csh", "tcsh", "fish")
 
 
@@ -63,7 +67,8 @@ class Shells:
         for key, process in [ended for ended in self._running if ended[1].poll() is not None]:
             self._running.remove((key, process))
             self._store.set(key, str(process.returncode))
-            self.killed = self.killed or max(0, -process.returncode)
+            code = process.returncode
+            self.killed = self.killed or (-code if code < 0 else code - _BY_SIGNAL if code in _KILLED else 0)
         if self._waiting and now >= self._answers_at:
             self._answers_at = now + _LOOK_LATER_S
             keys = list(self._waiting)

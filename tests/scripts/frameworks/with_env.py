@@ -30,15 +30,19 @@ else:
     streams = [connect().makefile("rw")]
 
 
+def read(stream):
+    """The next number; the launcher ends this rank if the other one has gone."""
+    return int(stream.readline() or time.sleep(600) or 0)
+
+
 def exchange(mine):
     """The sum over all ranks."""
     if rank == 0:
-        found = mine + sum(int(stream.readline()) for stream in streams)
-        mine = found
+        mine += sum(map(read, streams))
     for stream in streams:
         stream.write(f"{mine}\n")
         stream.flush()
-    return mine if rank == 0 else int(streams[0].readline())
+    return mine if rank == 0 else read(streams[0])
 
 
 print(f"rank {rank} of {size} on {os.uname().nodename}: sum {exchange(rank + 1)}", flush=True)

@@ -1,0 +1,52 @@
+"""Each framework in each scenario: on this host always, on clusters a few of them, others at each commit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.frameworks.catalog import BY_NAME, FRAMEWORKS
+from tests.frameworks.scenarios import OF_ALL, OF_MPI, Case
+
+if TYPE_CHECKING:
+    from tests.frameworks.place import Place
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1500)]
+PAIRS = [
+    (framework.name, scenario)
+    for framework in FRAMEWORKS
+    for scenario in (*OF_ALL, *(OF_MPI if framework.is_mpi else ()))
+]
+each = pytest.mark.parametrize(("framework", "scenario"), PAIRS, ids=str)
+
+
+def check(place: Place, framework: str, scenario: str) -> None:
+    """Play the scenario."""
+    {**OF_ALL, **OF_MPI}[scenario](Case(place, BY_NAME[framework], scenario))
+
+
+@each
+def test_on_this_host(local: Place, framework: str, scenario: str) -> None:
+    check(local, framework, scenario)
+
+
+@each
+@pytest.mark.slurm
+@pytest.mark.rotating
+def test_on_slurm(on_slurm: Place, framework: str, scenario: str) -> None:
+    check(on_slurm, framework, scenario)
+
+
+@each
+@pytest.mark.ssh
+@pytest.mark.rotating
+def test_over_ssh(over_ssh: Place, framework: str, scenario: str) -> None:
+    check(over_ssh, framework, scenario)
+
+
+@each
+@pytest.mark.k8s
+@pytest.mark.rotating
+def test_on_kubernetes(in_pods: Place, framework: str, scenario: str) -> None:
+    check(in_pods, framework, scenario)
