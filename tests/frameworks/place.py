@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -114,6 +115,11 @@ def sums(done: Result) -> dict[int, tuple[int, int]]:
             (match,) = told
             found[rank] = int(match[1]), int(match[2])
     return found
+
+
+def new_mark(text: str) -> str:
+    """The name of a run, which no process has that is not of the run: not even this one, among its variables."""
+    return f"{text}-{os.urandom(3).hex()}"
 
 
 def found_of(mark: str) -> list[Found]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from testbed import wait_until
 from tests.chaos.processes import AGENT, WORKER
-from tests.frameworks.place import NODES, found_of, left, lines, nothing_left
+from tests.frameworks.place import NODES, found_of, left, lines, new_mark, nothing_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ class Case:
 
     def __init__(self, place: Place, framework: Framework, name: str) -> None:
         self.place, self.framework = place, framework
-        self.mark = f"{name}-{framework.name}"
+        self.mark = new_mark(f"{name}-{framework.name}")
         self.world = NODES * framework.workers
         self.victim = framework.workers
         """The first rank of node 1."""

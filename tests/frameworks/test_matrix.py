@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.frameworks.catalog import FRAMEWORKS
-from tests.frameworks.place import lines, nothing_left, sums
+from tests.frameworks.place import lines, new_mark, nothing_left, sums
 
 if TYPE_CHECKING:
     from tests.frameworks.catalog import Framework
@@ -19,7 +19,7 @@ each = pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda framework: fr
 
 def check(place: Place, framework: Framework) -> None:
     """Every rank has printed the sum, with its own number and that of its node before the line."""
-    mark = f"sum-{framework.name}"
+    mark = new_mark(f"sum-{framework.name}")
 
     with nothing_left(mark):
         done = place.run(framework, f"--name={mark}")

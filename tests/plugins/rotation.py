@@ -1,41 +1,73 @@
-"""A run of everything has four of the public's scripts, others at each commit; all of them run if requested by name."""
+"""A run of everything has a few of many tests, others at each commit; all of them run if requested by name.
+
+These are the public's scripts, of which a run has four, and tests marked `rotating`, of which it has two per function.
+"""
 
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING
+from functools import cache
+from itertools import groupby
+from typing import TYPE_CHECKING, TypeVar
 
 from tests.plugins import subjects
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     import pytest
 
 SUBJECT = "thirdparty"
+T = TypeVar("T")
 LOCAL = "test_local.py"
 """The other files need clusters of their own."""
 
 
-class Rotation:
-    """Deselects the scripts whose turn it is not."""
+MARK = "rotating"
+FEW = 2
+"""How many tests of a function with that mark."""
 
-    def __init__(self) -> None:
-        self.names: tuple[str, ...] = ()
+
+class Rotation:
+    """Deselects the tests whose turn it is not."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Remove what is not wanted."""
-        if not any(is_script(item) for item in items):
-            return
-        self.names = turn()
-        kept = [
-            item for item in items if not is_script(item) or (item.path.name == LOCAL and name_of(item) in self.names)
-        ]
-        if len(kept) < len(items):
-            wanted = set(kept)
-            config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
-            items[:] = kept
+        unwanted = {*others_scripts(items)} if not is_requested(config, SUBJECT) else set()
+        for _, tests in groupby((item for item in items if item.get_closest_marker(MARK)), function_of):
+            known = [*tests]
+            if not is_requested(config, subjects.subject_of(relative(known[0]))):
+                unwanted |= {*known} - {*few(known, commit())}
+        if unwanted:
+            config.hook.pytest_deselected(items=[item for item in items if item in unwanted])
+            items[:] = [item for item in items if item not in unwanted]
 
-    def pytest_report_header(self) -> str:
-        return f"the public's scripts of this commit, of all of them: {', '.join(turn())} (scripts/test {SUBJECT}: all)"
+    def pytest_report_header(self) -> list[str]:
+        marked = f"of tests marked {MARK} {FEW} per function, others at each commit, if not requested by subject"
+        if is_requested(self.config, SUBJECT):
+            return [marked]
+        names = ", ".join(turn())
+        return [f"the public's scripts of this commit, of all of them: {names} (scripts/test {SUBJECT}: all)", marked]
+
+
+def others_scripts(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+    """The tests of scripts whose turn it is not."""
+    tests = [item for item in items if is_script(item)]
+    names = turn() if tests else ()
+    yield from (item for item in tests if item.path.name != LOCAL or name_of(item) not in names)
+
+
+def few(tests: Sequence[T], number: int) -> list[T]:
+    """Those whose turn it is at a commit of that number."""
+    return [tests[(number * FEW + step) % len(tests)] for step in range(min(FEW, len(tests)))]
+
+
+def function_of(item: pytest.Item) -> str:
+    """A test without its parameters."""
+    return item.nodeid.partition("[")[0]
 
 
 def is_script(item: pytest.Item) -> bool:
@@ -55,21 +87,26 @@ def relative(item: pytest.Item) -> str:
 
 
 def turn() -> tuple[str, ...]:
-    """The scripts whose turn it is: by commit, so all processes of a run, and all runs of a commit, have the same."""
+    """The scripts whose turn it is."""
     from tests.thirdparty.catalog import four
 
+    return tuple(script.name for script in four(commit()))
+
+
+@cache
+def commit() -> int:
+    """The commit as a number: all processes of a run, and all runs of a commit, have the same."""
     head = subprocess.run(
         ("git", "rev-parse", "HEAD"), cwd=subjects.ROOT, capture_output=True, text=True, check=False, timeout=60
     )
-    return tuple(script.name for script in four(int(head.stdout.strip() or "0", 16)))
+    return int(head.stdout.strip() or "0", 16)
 
 
-def is_requested(config: pytest.Config) -> bool:
-    """Whether these tests were requested by name."""
-    named = f"{subjects.TESTS}/{SUBJECT}"
-    return SUBJECT in config.getoption("subject") or any(named in str(word) for word in config.args)
+def is_requested(config: pytest.Config, subject: str) -> bool:
+    """Whether the tests of a subject were requested by name."""
+    named = f"{subjects.TESTS}/{subject}"
+    return subject in config.getoption("subject") or any(named in str(word) for word in config.args)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not is_requested(config):
-        config.pluginmanager.register(Rotation(), "distlaunch-rotation")
+    config.pluginmanager.register(Rotation(config), "distlaunch-rotation")

@@ -1,0 +1,34 @@
+"""Of many tests a run has a few, others at each commit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.command import ROOT
+from tests.plugins import rotation
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 8])
+def test_each_test_has_its_turn_and_all_processes_of_a_run_agree(size: int) -> None:
+    tests = [f"test-{number}" for number in range(size)]
+    turns = [rotation.few(tests, number) for number in range(size)]
+
+    assert all(len({*turn}) == min(rotation.FEW, size) for turn in turns)
+    assert {test for turn in turns for test in turn} == {*tests}
+    assert turns == [rotation.few(tests, number) for number in range(size)]
+
+
+@pytest.mark.parametrize(("words", "all_of_them"), [(("--subject=frameworks",), True), ((), False)])
+def test_all_run_if_their_subject_is_requested(words: tuple[str, ...], all_of_them: bool) -> None:
+    name = "tests/frameworks/test_failures.py::test_on_slurm["
+    others = [f"--ignore={path}" for path in sorted((ROOT / "tests").glob("*")) if path.name != "frameworks"]
+    argv = (sys.executable, "-m", "pytest", "--collect-only", "-q", "-n0", *words, *others)
+
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (done.stdout.count(name) > rotation.FEW) is all_of_them
+    assert done.stdout.count(name) >= rotation.FEW
