@@ -58,7 +58,7 @@ class FailureAnalysis:
                 about = about or {**worker.about, "code": 1, "stopped": False, "time": time.time()}
                 if about["stopped"]:  # by distlaunch, in its exit hooks: that signal is not the cause
                     about = {**about, "code": 1}
-            elif about and about["stopped"] and cause.aborted_mpi(said):
+            elif about and about["code"] and cause.aborted_mpi(said):  # its exit code is MPICH's, or a signal
                 about = {**about, "code": cause.aborted_mpi(said)}
             elif about is None or about["code"] == 0 or about["stopped"]:
                 continue
