@@ -7,6 +7,7 @@ streams and sets the exit code.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import importlib
@@ -133,6 +134,7 @@ def run(
             run_module(program.target, alter_argv=True)
     except SystemExit as end:
         _abort_mpi(end)
+        _leave_jax(end)
         ending.expect(end.code)
         raise  # the interpreter prints its message
     except BaseException as error:  # noqa: BLE001 - the last line of defence of a process
@@ -149,6 +151,7 @@ def _end_by(error: BaseException, errors: str, debugger: Optional[Callable[[Base
     """
     shown = _own_frames(error.__traceback__)
     _abort_mpi(error)
+    _leave_jax(error)
     error.__traceback__ = shown
     if debugger:
         record_failure(os.environ.get("TORCHELASTIC_ERROR_FILE") or errors, error)
@@ -170,6 +173,14 @@ def _abort_mpi(error: BaseException) -> None:
     if "mpi4py.MPI" in sys.modules and "DISTLAUNCH_MPI" in os.environ:
         with contextlib.suppress(Exception):
             importlib.import_module("mpi4py.run").set_abort_status(error)
+
+
+def _leave_jax(error: BaseException) -> None:
+    """Keep JAX's exit hook from waiting for the other processes, for up to five minutes: one of them waits for us."""
+    hook = getattr(sys.modules.get("jax._src.api"), "clean_up", None)
+    failed = not isinstance(error, SystemExit) or error.code not in (None, 0)
+    if hook is not None and failed and "JAX_COORDINATOR_ADDRESS" in os.environ:
+        atexit.unregister(hook)
 
 
 def _check_world(errors: str) -> None:
