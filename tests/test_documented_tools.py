@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @every("benchmark")
 def test_documented_benchmarks_are_run_by_tests(line: Line) -> None:
     """With options that make them small; the documented commands have none."""
-    ((name, _),) = re.findall(r"^\.venv/bin/python benchmarks/(\w+\.py)( CHECKOUT)?$", line.text)
+    ((name, _),) = re.findall(r"^\.venv/bin/python benchmarks/(\w+\.py)( CHECKOUT| --python PATH)?$", line.text)
 
     assert name in {*SMALLEST, *SMALLEST_ON_CLUSTERS, *ONLY_STARTED}
 
