@@ -136,6 +136,7 @@ class World(Starter):
         request["env"].update(vendors.of_rank(self._vendor, given, dict(os.environ)))
         if self._node.job.shares_host:  # Open MPI names segments of shared memory by host
             own = {f"OMPI_MCA_btl_{name}_backing_directory": self._node.scratch for name in ("sm", "vader")}
+            own["OMPI_MCA_coll_han_priority"] = "0"  # Open MPI 5's barrier by hosts never ends if two are one
             request["env"].update({name: value for name, value in own.items() if name not in os.environ})
         in_step = "SLURM_PROCID" in given  # bound to CPUs of a step that shares them with the workers
         cpus = os.sched_getaffinity(0 if in_step else caller.pid)
