@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 LINES = 100_000
 DAEMONS = re.compile(r"^\S*(orted|prted|hydra_pmi_proxy)( |$)")
-MPIRUNS = re.compile(r"^\S*(mpirun|mpiexec(\.hydra)?|orterun|prterun)( |$)")
+MPIRUNS = re.compile(r"^\S*(mpirun|mpiexec(\.hydra)?|orterun|prterun|srun --quiet --mpi=\w+)( |$)")
+BY_MPIRUN = "--env=DISTLAUNCH_MPI_START=mpirun"
+"""Slurm starts the ranks by default, if it speaks what the MPI speaks."""
 
 
 class Case:
@@ -60,14 +62,14 @@ class Case:
             finally:
                 running.close()
 
-    def kills(self, wanted: Callable[[Found], bool]) -> dict[str, Any]:
+    def kills(self, wanted: Callable[[Found], bool], *options: str) -> dict[str, Any]:
         """The first cause once a process of the launcher's side has been killed."""
 
         def kill() -> None:
             found = wait_until("the process to kill", lambda: [one for one in found_of(self.mark) if wanted(one)])
             found[0].process.send(signal.SIGKILL)
 
-        code, said = self.while_it_waits(kill)
+        code, said = self.while_it_waits(kill, *options)
         assert code == 1, said
         cause: dict[str, Any] = self.place.state(self.mark)["cause"]
         assert cause["host"], cause
@@ -148,7 +150,7 @@ def no_mpirun(case: Case) -> None:
 
 def no_daemon(case: Case) -> None:
     """That of node 1: hydra has one on node 0, too."""
-    cause = case.kills(lambda one: bool(DAEMONS.match(one.process.command())) and not is_of_node_0(one))
+    cause = case.kills(lambda one: bool(DAEMONS.match(one.process.command())) and not is_of_node_0(one), BY_MPIRUN)
     assert cause["node"] == 1, cause
     assert cause["message"].startswith("the daemon of mpirun was killed by SIGKILL"), cause
 
