@@ -39,6 +39,7 @@ _KILL_S, _LATE_S = 1.0, 2.0
 _LOST_S = 10.0
 """How long a node waits for the reason why a stand-in has ended before its worker."""
 
+_TOO_MANY = "mpirun has started too many ranks on this node"
 _ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGKILL)
 _STAND_IN = ("sh", "-c", 'exec "$DISTLAUNCH_MPI_PYTHON" -ISEc "$DISTLAUNCH_MPI_RANK"')
 _ABORTED = re.compile(r"MPI_ABORT was invoked on rank (\d+)|application called MPI_Abort\(.*\) - process (\d+)")
@@ -72,6 +73,9 @@ class World(Starter):
 
         self._mpirun: Optional[Mpirun] = None
         self._shells: Optional[Shells] = None
+        self._too_many = False
+        """Whether mpirun has started more ranks here than were asked for."""
+
         self._done_at = 0.0
 
     # -- the start ----------------------------------------------------------------------------------------------------
@@ -123,9 +127,7 @@ class World(Starter):
         size = variables(next(iter(found.values())))
         told = size.get("OMPI_COMM_WORLD_SIZE") or size.get("PMI_SIZE") or str(world)
         if len(found) > wanted or told != str(world):
-            raise CannotError(
-                f"mpirun has started {len(found)} ranks of {told} on this node, and {wanted} of {world} were asked for"
-            )
+            raise CannotError(f"{_TOO_MANY}: {len(found)} of {told}, and {wanted} of {world} were asked for")
         self._ranks = dict(sorted(found.items()))
         return [Ranks(number, local, number, world, world) for local, number in enumerate(self._ranks)]
 
@@ -161,6 +163,7 @@ class World(Starter):
         """Call this in every turn; what to signal, as messages to the fork server."""
         self._hub.look(0.0)
         self._hub.watch(self._ranks)
+        self._too_many = self._too_many or bool(self._hub.take(b"rank"))
         self._attend_shells(starting=False)
         if self._mpirun is not None:
             self._mpirun.look()
@@ -187,6 +190,8 @@ class World(Starter):
         if self._shells is not None and self._shells.killed:
             text, kind = cause.killed("the daemon of mpirun", cause.signal_name(self._shells.killed), facts.oom_kills())
             return cause.of_node(host=host, node=node, message=text, kind=kind, time=time.time())
+        if self._too_many:
+            return cause.of_node(host=host, node=node, message=f"{_TOO_MANY}: did it read the hosts?", time=time.time())
         lost = [rank for rank, began in self._left.items() if time.monotonic() > began + _LOST_S]
         if lost:
             text = f"the MPI has ended the process of rank {lost[0]}, and did not report why"
