@@ -13,6 +13,7 @@ from tests.frameworks.place import NODES, found_of, left, lines, new_mark, nothi
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from testbed.running import Running
     from tests.chaos.processes import Found
     from tests.frameworks.catalog import Framework
     from tests.frameworks.place import Place
@@ -49,7 +50,7 @@ class Case:
         assert f"first failure: rank {self.victim}, host " in done.stderr, done.stderr
         return cause
 
-    def while_it_waits(self, act: Callable[[], object], *options: str) -> tuple[int, str]:
+    def while_it_waits(self, act: Callable[[Running], object], *options: str) -> tuple[int, str]:
         """Act once all ranks wait; the exit code and the messages."""
         with nothing_left(self.mark):
             running = self.place.start(self.framework, *self.options, *options, then="wait")
@@ -57,19 +58,25 @@ class Case:
                 running.until("waits", count=self.world)
                 workers = [one for one in found_of(self.mark) if one.kind == WORKER]
                 assert len(workers) == self.world, left(self.mark)  # so those that are left would be found, too
-                act()
+                act(running)
                 return running.end(), running.stderr
             finally:
                 running.close()
 
+    def kill(self, wanted: Callable[[Found], bool]) -> None:
+        """Kill the first process of the run that is wanted."""
+        found = wait_until("the process to kill", lambda: [one for one in found_of(self.mark) if wanted(one)])
+        found[0].process.send(signal.SIGKILL)
+
+    def cancel(self, _: Running) -> None:
+        """Cancel the run by a command."""
+        done = self.place.other("cancel", self.place.id_of(self.mark))
+        assert done.exit_code == 0, done.stderr
+
     def kills(self, wanted: Callable[[Found], bool], *options: str) -> dict[str, Any]:
         """The first cause once a process of the launcher's side has been killed."""
 
-        def kill() -> None:
-            found = wait_until("the process to kill", lambda: [one for one in found_of(self.mark) if wanted(one)])
-            found[0].process.send(signal.SIGKILL)
-
-        code, said = self.while_it_waits(kill, *options)
+        code, said = self.while_it_waits(lambda _: self.kill(wanted), *options)
         assert code == 1, said
         cause: dict[str, Any] = self.place.state(self.mark)["cause"]
         assert cause["host"], cause
@@ -95,11 +102,7 @@ def sigkill(case: Case) -> None:
 
 
 def cancelled(case: Case) -> None:
-    def cancel() -> None:
-        done = case.place.other("cancel", case.place.id_of(case.mark))
-        assert done.exit_code == 0, done.stderr
-
-    code, said = case.while_it_waits(cancel)
+    code, said = case.while_it_waits(case.cancel)
 
     assert code == 130, said
     assert case.place.state(case.mark)["state"] == "cancelled"
@@ -137,7 +140,20 @@ def lines_kept(case: Case) -> None:
 
 
 def no_agent(case: Case) -> None:
-    cause = case.kills(lambda one: one.kind == AGENT and one.node == 1)
+    """Kubernetes starts its pod again, and the ranks of all nodes with it; elsewhere the run ends."""
+
+    def of_node_1(one: Found) -> bool:
+        return one.kind == AGENT and one.node == 1
+
+    def replaced(running: Running) -> None:
+        case.kill(of_node_1)
+        running.until("waits", count=2 * case.world)
+        case.cancel(running)
+
+    if case.place.backend == "k8s":
+        assert case.while_it_waits(replaced)[0] == 130
+        return
+    cause = case.kills(of_node_1)
     assert cause["node"] == 1, cause
     assert "SIGKILL" in f"{cause['message']} {cause['signal']}", cause
 
