@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -67,6 +70,45 @@ def test_no_mpirun_here(local: Place) -> None:
 
     assert done.exit_code != 0
     assert NO_MPIRUN in done.stderr
+
+
+@pytest.mark.parametrize("name", ["open-mpi-4", "open-mpi-5"])
+def test_an_mpirun_that_does_not_read_the_hosts_and_starts_all_ranks_on_one(local: Place, name: str) -> None:
+    """As Open MPI 5 does with the variables of Open MPI 4: it starts on one host, and reports nothing."""
+    framework, mark = BY_NAME[name], new_mark("deaf")
+    prefix = ready(framework.packages).prefix
+    tools = local.work / "tools"
+    tools.mkdir()
+    real = "/usr/bin/mpirun" if name == "open-mpi-4" else str(prefix / "bin/mpirun")
+    hosts = "env -u OMPI_MCA_orte_default_hostfile -u PRTE_MCA_prte_default_hostfile "
+    (tools / "mpirun").write_text(f'#!/bin/sh\nexec {hosts}{real} "$@"\n', encoding="utf-8")
+    (tools / "mpirun").chmod(0o755)
+    # With another interpreter beside which there is no mpirun, the first one on PATH counts.
+    more = () if name == "open-mpi-4" else (f"--env=PYTHON_EXEC={prefix / 'bin/python'}", f"--python={sys.executable}")
+
+    with nothing_left(mark):
+        done = local.run(framework, *more, f"--env=PATH={tools}:{os.environ['PATH']}", f"--name={mark}")
+
+    assert done.exit_code != 0, done.stderr
+    assert "mpirun has started too many ranks on this node" in done.stderr, done.stderr
+    assert "node 0" in done.stderr
+
+
+def test_a_rank_with_the_library_of_another_mpi(local: Place) -> None:
+    framework, mark = BY_NAME["open-mpi-4"], new_mark("strange")
+    library = ready("mpich").prefix / "lib/libmpi.so.12"
+    text = "import mpi4py, time\nmpi4py.rc.initialize = False\nfrom mpi4py import MPI\ntime.sleep(60)\n"
+    (local.work / "with_a_stranger.py").write_text(text, encoding="utf-8")
+
+    with nothing_left(mark):
+        done = local.run(
+            framework, f"--env=MPI4PY_LIBMPI={library}", f"--name={mark}", "--grace=3s", script="with_a_stranger.py"
+        )
+
+    assert done.exit_code != 0
+    assert re.search(r"rank \d uses libmpi\.so\.12, MPICH's or Intel's, and \S+ is of Open MPI", done.stderr), (
+        done.stderr
+    )
 
 
 @pytest.fixture
