@@ -7,6 +7,7 @@ MPI knows the stand-ins (`rank.py`); the workers are children of the fork server
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pkgutil
 import re
@@ -226,9 +227,13 @@ class World(Starter):
 
 
 def hub_name(node: Node, where: str = "") -> str:
-    """The name of a node's hub. `where`: what is to stand for the node: Slurm's name, or its rank if it has none."""
-    where = where or os.environ.get("SLURMD_NODENAME") or str(node.rank)
-    return f"distlaunch-mpi-{os.getuid()}-{node.job.run}-{node.job.session or node.job.attempt}-{where}"
+    """The name of a node's hub, which only those can know that have the run's key.
+
+    `where`: what is to stand for the node: Slurm's name, or its rank if it has none.
+    """
+    job, where = node.job, where or os.environ.get("SLURMD_NODENAME") or str(node.rank)
+    secret = hashlib.sha256(f"{job.key} {job.run} {job.session} {job.attempt}".encode()).hexdigest()[:32]
+    return f"distlaunch-mpi-{secret}-{where}"
 
 
 def variables(caller: Caller) -> Dict[str, str]:
