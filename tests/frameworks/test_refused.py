@@ -162,4 +162,4 @@ def test_two_hosts_have_different_mpis(over_ssh: Place, ssh_hosts: SshHosts, too
 
     assert done.exit_code != 0
     assert f"node 1 ({ssh_hosts.hosts[1].name}) has MPICH " in done.stderr, done.stderr
-    assert ", and node 0 has Open MPI 4." in done.stderr, done.stderr
+    assert f", and node 0 ({ssh_hosts.hosts[0].name}) has Open MPI 4." in done.stderr, done.stderr

@@ -94,8 +94,11 @@ def fork(variables: Iterable[str], command: Sequence[str], not_its: Iterable[int
     return fork_for_program(not_its)
 
 
-def fork_for_program(not_its: Iterable[int] = ()) -> Optional[Forked]:
-    """The same for workers that are no Python scripts, which cannot tell it from a new one; None if threads run."""
+def fork_for_program(not_its: Iterable[int] = (), cwd: str = ".") -> Optional[Forked]:
+    """The same for workers that are no Python scripts, which cannot tell it from a new one; None if threads run.
+
+    `cwd`: its working directory.
+    """
     if len(os.listdir("/proc/self/task")) != 1:
         return None
     channel: AgentServer
@@ -114,6 +117,7 @@ def fork_for_program(not_its: Iterable[int] = ()) -> Optional[Forked]:
     channel.close()
     group.close()
     os.close(stderr)
+    os.chdir(cwd)
     os.setsid()
     for fd in (1, 2):
         os.dup2(own_stderr, fd)
