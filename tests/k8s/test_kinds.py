@@ -64,7 +64,8 @@ def test_every_kind_gives_each_node_its_rank_and_reports_a_failure(kinds: User) 
         assert kinds("wait", run).exit_code == 1, kind
         cause = kinds.state(run)["cause"]
         assert (cause["rank"], "only on one" in cause["message"]) == (1, True), f"{kind}: {cause}"
-        assert kinds("logs", run).stdout.count("[]") == 4, f"{kind}: what an operator adds is for one worker per pod"
+        told = {line.partition("] ")[2] for line in kinds("logs", run).stdout.splitlines()}  # not all came that far
+        assert told == {"[]"}, f"{kind}: what an operator adds is for one worker per pod"
 
     ends = dict.fromkeys(fails.values(), "failed")
     ends |= {follower.run: "success" for follower in (torch, *meet.values())}
