@@ -86,7 +86,7 @@ def test_a_preempted_training_saves_on_sigterm_and_continues_from_there(runs: di
     saved = re.search(r"SIGTERM: stopped at step (\d+) after [\d,]+ samples; saved (kept/checkpoint-\d+\.pt)", logs)
     assert saved is not None, logs[-2000:]
     assert f"resumed from {saved[2]}: " in logs
-    assert "no checkpoint in kept: from the start" in logs.partition("SIGTERM")[0]
+    assert "no checkpoint in kept: from the start" in logs.partition("SIGTERM: stopped")[0]
     assert "started again by the scheduler after preemption, attempt 1" in ended.stderr
     assert ended.exit_code == 130
     assert runs["trains"].status()["state"] == "cancelled"  # preempted once more meanwhile, and not started again
