@@ -67,7 +67,7 @@ class Contract:
     """How workers of one framework learn their place among all workers."""
 
     module: Optional[str] = None
-    """The module by which an interpreter is chosen, and without which one that is chosen can still do."""
+    """The module that tells which interpreter to take if none is named."""
 
     required = False
     """Whether every node needs the module."""

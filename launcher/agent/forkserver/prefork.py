@@ -94,10 +94,10 @@ def fork(variables: Iterable[str], command: Sequence[str], not_its: Iterable[int
     return fork_for_program(not_its)
 
 
-def fork_for_program(not_its: Iterable[int] = (), cwd: str = ".") -> Optional[Forked]:
+def fork_for_program(not_its: Iterable[int] = (), cwd: Optional[str] = None) -> Optional[Forked]:
     """The same for workers that are no Python scripts, which cannot tell it from a new one; None if threads run.
 
-    `cwd`: its working directory.
+    `cwd`: its working directory; None: that of this process.
     """
     if len(os.listdir("/proc/self/task")) != 1:
         return None
@@ -117,7 +117,8 @@ def fork_for_program(not_its: Iterable[int] = (), cwd: str = ".") -> Optional[Fo
     channel.close()
     group.close()
     os.close(stderr)
-    os.chdir(cwd)
+    if cwd is not None:
+        os.chdir(cwd)
     os.setsid()
     for fd in (1, 2):
         os.dup2(own_stderr, fd)

@@ -96,7 +96,7 @@ class FixedGroup:
         try:
             contract.check(self._job.ps, sum(group.counts))
             peers = nodes.exchange(self._workers.requests.offer(self._count))
-            against = disagreement(peers) if nodes.node_rank == 0 else None
+            against = disagreement(peers)  # all nodes find the same, so none of them starts workers
             if not against:
                 return peers, self._ranks(group, peers)
         except (CannotError, ValueError) as error:
