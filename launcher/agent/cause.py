@@ -25,6 +25,7 @@ _PEER_LOST = (
     r"Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|Remote peer|remote process exited"
     r"|Please check rank 0 logs for faulty rank"
     r"|failed to recv, got 0 bytes|Connection was likely closed|Socket is not connected|Connection refused"
+    r"|An error occurred in Socket closed"
 )
 _FABRIC = (
     r"DistNetworkError|DistStoreError|DistBackendError|ncclSystemError|ncclInternalError|NCCL error"
@@ -82,6 +83,8 @@ def of_worker(
     message = recorded.get("message") or (trace.rstrip().rpartition("\n")[2] if trace and not sig else "")
     if sig == "SIGABRT" and not message:
         message = _watchdogs(stderr_tail)
+    if not message and not sig:
+        message = _open_mpi_error(stderr_tail)
     if not message:
         message = f"killed by {sig}" if sig else f"exited with code {code}"
     text = re.sub(_FRAME, "", f"{message}\n{trace or ''}")
@@ -179,6 +182,13 @@ def aborted_mpi(tail: bytes) -> int:
     """The exit code with which the process has called MPI_Abort; 0 if it has not. MPICH has it killed after that."""
     found = re.search(rb"(?m)^Abort\((\d+)\) on node \d+ \(rank \d+ in comm ", tail)
     return int(found[1]) & 255 if found else 0
+
+
+def _open_mpi_error(tail: bytes) -> str:
+    """The error for which Open MPI has aborted the process, in its words; an empty string if it has not."""
+    place = rb"(?:\n.*\*\*\* (?:reported by|on) .*)*"
+    found = re.search(rb"(?m)^.*\*\*\* (An error occurred in .+)$" + place + rb"\n.*\*\*\* (.+)$", tail)
+    return b": ".join(found.groups()).decode(errors="replace") if found else ""
 
 
 def _watchdogs(tail: bytes) -> str:

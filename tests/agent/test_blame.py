@@ -120,6 +120,32 @@ def test_a_message_of_nccls_watchdog_is_a_collective_that_timed_out(tmp_path: Pa
     assert named["message"] == "ranks 0, 1, 3 timed out in a collective; ranks 2, 4 had not joined it"
 
 
+OPEN_MPI = """\
+[n1:00000] *** An error occurred in {where}
+[n1:00000] *** reported by process [2695233537,0]
+[n1:00000] *** on {on}
+[n1:00000] *** {what}
+[n1:00000] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,
+[n1:00000] ***    and MPI will try to terminate your MPI job as well)
+"""
+"""As written by Open MPI 4 and 5 before the process exits with the error's code."""
+
+
+@pytest.mark.parametrize(
+    ("where", "on", "what", "secondary"),
+    [
+        ("Socket closed", "a NULL communicator", "Unknown error", True),
+        ("MPI_Recv", "communicator MPI_COMM_WORLD", "MPI_ERR_TRUNCATE: message truncated", False),
+    ],
+)
+def test_an_error_of_open_mpi_is_the_message_and_a_lost_peer_is_a_consequence(
+    tmp_path: Path, where: str, on: str, what: str, secondary: bool
+) -> None:
+    found = ended(tmp_path, 14, OPEN_MPI.format(where=where, on=on, what=what))
+
+    assert (found["message"], found["secondary"]) == (f"An error occurred in {where}: {what}", secondary)
+
+
 def test_no_rank_is_blamed_where_all_have_waited(tmp_path: Path) -> None:
     found = cause.timed_out(ended(tmp_path, -6, WATCHDOGS), {0, 1, 2, 3}, 4)
 
