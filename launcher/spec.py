@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,7 +23,6 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _UNITS_BYTES = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _LEAST_LOG_BYTES = 10**6
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
 
 _SET_BY_US = dict.fromkeys(
     (
@@ -140,6 +138,14 @@ class JobSpec:
     terminal: LentTerminal | None = None
     """How workers share the launcher's terminal and stdin: see `launcher.agent.job.Job`."""
 
+    roles: tuple[RoleSpec, ...] = ()
+    """What runs on the nodes, in their order, if not all run the same; `command` is then that of the first."""
+
+    @property
+    def parts(self) -> tuple[JobSpec, ...]:
+        """The jobs of the roles; without roles, this one."""
+        return tuple(role.job for role in self.roles) or (self,)
+
     @property
     def wants_keyboard(self) -> bool:
         """Whether one rank gets the keyboard, which requires a connection to that rank."""
@@ -172,6 +178,22 @@ class JobSpec:
     def __post_init__(self) -> None:
         if not self.command:
             raise SpecError("no script given", hint="distlaunch local --nodes 2 train.py")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleSpec:
+    """A group of nodes of a run that differs from the others."""
+
+    name: str
+    job: JobSpec
+    """What it runs, on how many nodes."""
+
+    options: Any
+    """The backend's options, with those of the role."""
+
+    on_failure: str = "end"
+    serves: bool = False
+    """As in `launcher.agent.roles.Role`."""
 
 
 def parse_duration(text: str, what: str) -> float:
@@ -242,25 +264,11 @@ def check_secrets(secrets: Iterable[str]) -> None:
             raise SpecError(f"secret {name}: distlaunch gives that to each worker itself", hint=_SET_BY_US[name])
 
 
-def check_modules(modules: Iterable[str]) -> None:
-    """Raise `SpecError` unless all are names that can be imported."""
-    for name in modules:
-        if not _MODULE.match(name):
-            raise SpecError(f"preload {name!r} is not a module name", hint="write --preload package.module")
-
-
 def parse_port(port: int) -> int | None:
     """The port; None for 0, a free one."""
     if not 0 <= port <= 65535:
         raise SpecError(f"master-port {port} is not a port", hint="give 1 to 65535, or 0 for a free one")
     return port or None
-
-
-def parse_role(text: str) -> str:
-    """The name; raises `SpecError` if it cannot be a variable's value."""
-    if not text or "\0" in text:
-        raise SpecError(f"role {text!r} is not a name")
-    return text
 
 
 def parse_workers(text: str) -> int | Literal["auto"]:
@@ -274,25 +282,3 @@ def parse_workers(text: str) -> int | Literal["auto"]:
     if int(text) < 1:
         raise SpecError(f"nproc-per-node {int(text)} is below 1", hint="give at least 1, or auto")
     return int(text)
-
-
-def check_here(pairs: Iterable[str]) -> None:
-    """Raise `SpecError` for a `K` without a value that is not set in the environment."""
-    for name in pairs:
-        if "=" not in name and name not in os.environ:
-            raise SpecError(
-                f"env {name}: not set in the current environment", hint=f"set it first, or write --env {name}=VALUE"
-            )
-
-
-def check_secrets_here(secrets: Iterable[str]) -> None:
-    """Raise `SpecError` for a secret that is not set in the environment."""
-    for name in secrets:
-        if name not in os.environ:
-            raise SpecError(f"secret {name}: not set in the current environment", hint=f"export {name} first")
-
-
-def parse_env(pairs: Iterable[str], here: Mapping[str, str]) -> dict[str, str]:
-    """The variables that `K=V` and `K` name; `K` takes its value from `here`."""
-    split = [pair.partition("=") for pair in pairs]
-    return {name: value if given else here[name] for name, given, value in split}

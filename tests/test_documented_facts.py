@@ -17,7 +17,9 @@ from launcher.agent.job import Job
 from launcher.agent.network import ports
 from launcher.agent.network.endpoint import Endpoint
 from launcher.backends.ansible.options import AnsibleOptions
+from launcher.backends.local.options import LocalOptions
 from launcher.doctor import checks
+from launcher.settings import run_file
 from testbed import Host, Kube, Slurm
 from testbed.kube_node import KubeNode
 from tests.command import ROOT
@@ -49,7 +51,12 @@ def test_settings_in_examples_are_accepted(distlaunch: Cli) -> None:
     ]
 
     assert len(shown) > 2
-    for block in shown:
+    roles = [block for block in shown if "[roles." in block]
+    assert len(roles) == 2
+    for block in roles:
+        path = distlaunch.write("run.toml", block)
+        assert run_file.read(str(path), LocalOptions)
+    for block in set(shown).difference(roles):
         distlaunch.write(".config/distlaunch/config.toml", block)
         done = distlaunch("config")
         assert (done.exit_code, done.stderr) == (0, ""), block

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
-from typing import TYPE_CHECKING, Any, Callable, Collection, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Collection, Dict, List, Optional, Sequence, Tuple
 
 from .failures import Failure
 from .stream.tail import TRACEBACK
@@ -213,14 +213,14 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def timed_out(waited: Cause, ranks: Collection[int], world: int) -> Cause:
-    """The cause if `ranks` waited in a collective that timed out; `waited` is the first report of it.
+def timed_out(waited: Cause, ranks: Collection[int], every: Sequence[int]) -> Cause:
+    """The cause if `ranks` of `every` rank waited in a collective that timed out; `waited` is the first report of it.
 
     The ranks that did not wait are to blame: they failed silently, hung, or were elsewhere in the script.
     """
-    others = [rank for rank in range(world) if rank not in ranks]
+    others = [rank for rank in every if rank not in ranks]
     if not others:
-        return {**waited, "message": f"all {world} ranks timed out in a collective: {waited['message']}"}
+        return {**waited, "message": f"all {len(every)} ranks timed out in a collective: {waited['message']}"}
     message = f"{_ranks(sorted(ranks))} timed out in a collective; {_ranks(others)} had not joined it"
     whose = f"rank {waited['rank']}, which waited for it: {waited['message']}\n"
     cause: Cause = {**waited, "rank": others[0], "message": message, "traceback": whose + (waited["traceback"] or "")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from .failures import Failure
 from .secret_files import FUNCTION_FILE, KEY_FILE, function_in, key_in
@@ -15,18 +15,10 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 THREADS = "OMP_NUM_THREADS"
-
 _BESIDE = ("key", "function")
 _IF_SET = (
-    *("output_dir", "project", "hold_s", "hold_node"),
-    "debug",
-    "terminal",
-    "array",
-    "may_move",
-    "plain_stream",
-    "claim",
-    "contract",
-    "ps",
+    *("output_dir", "project", "hold_s", "hold_node", "debug", "terminal", "array", "may_move", "plain_stream"),
+    *("claim", "contract", "ps", "roles"),
 )
 """Fields that few runs set; left out of the JSON if unset."""
 
@@ -56,7 +48,6 @@ class Job(NamedTuple):
     `{"file": PATH}`: it writes its address there. `{"addr": ..., "port": ...}`: the backend decides.
     `{"addr": ..., "ports": [...]}`: on a network shared with other runs, node 0 takes a free port and announces it on
     the first of these ports that is free.
-
     With `"any_order"`, other nodes may start before node 0. With `"everywhere"`, they may be on other hosts even if the
     address is the loopback. With `"fd"`, node 0 inherits a socket that already listens there.
     """
@@ -200,6 +191,9 @@ class Job(NamedTuple):
     ps: int = 0
     """The number of parameter servers, the last ranks, with the contract `tensorflow`."""
 
+    roles: Optional[List[Dict[str, Any]]] = None
+    """Groups of nodes that differ, in the order of their nodes: `name`, `nodes`, and the fields that are their own."""
+
     may_move: bool = False
     """Whether `directory`, which contains spec.json, may be moved: `read` adjusts the job's paths below it."""
 
@@ -210,9 +204,8 @@ class Job(NamedTuple):
             data = json.load(file)
         unknown = sorted(set(data) - (set(cls._fields) - set(_BESIDE)))
         if unknown:
-            raise ValueError(
-                f"{path}: unknown fields {', '.join(unknown)}: launcher and agent are of different versions"
-            )
+            names = ", ".join(unknown)
+            raise ValueError(f"{path}: unknown fields {names}: launcher and agent differ in version")
         job = cls(**data)
         beside = os.path.dirname(path)
         job = job._replace(key=key_in(os.path.join(beside, KEY_FILE), alone=job.max_nodes == 1))
@@ -234,9 +227,17 @@ class Job(NamedTuple):
         rendezvous: Rendezvous = {**self.rendezvous}
         if "file" in rendezvous:
             rendezvous["file"] = now(rendezvous["file"])
-        command = [now(self.command[0]), *self.command[1:]]
-        moved = self._replace(directory=directory, cwd=now(self.cwd), command=command, rendezvous=rendezvous)
-        return moved._replace(output_dir=now(self.output_dir)) if self.output_dir else moved
+        return self.with_files(now)._replace(directory=directory, rendezvous=rendezvous)
+
+    def with_files(self, now: Callable[[str], str]) -> Job:
+        """The job, with the paths of the user's files as they are now."""
+
+        def of(command: List[str]) -> List[str]:
+            return [now(command[0]), *command[1:]]
+
+        roles = self.roles and [{**role, "command": of(role["command"])} for role in self.roles]
+        where = self.output_dir and now(self.output_dir)
+        return self._replace(cwd=now(self.cwd), command=of(self.command), output_dir=where, roles=roles)
 
     @property
     def on_loopback(self) -> bool:

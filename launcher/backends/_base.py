@@ -39,12 +39,12 @@ def unrecorded(_handle: Handle) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedNode:
-    """One row of the plan table."""
+    """One row of the plan table. `workers`: None if only the node knows. `role`: empty if the run has none."""
 
     node_rank: int
     host: str
     workers: int | None
-    """None if only the node knows."""
+    role: str = ""
 
 
 class Plan(Protocol):

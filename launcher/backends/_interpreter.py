@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 def needed(spec: JobSpec) -> tuple[str, int]:
     """The module by which an interpreter is chosen, and whether workers import it: NO, MAYBE or SURELY."""
+    return max(map(_of_part, spec.parts), key=lambda found: found[1])  # of several roles, the one that needs most
+
+
+def _of_part(spec: JobSpec) -> tuple[str, int]:
     contract = contracts.load(spec.agents.get("contract") or "torchrun")
     torch = SURELY if spec.nodes.elastic else Program(list(spec.command), spec.kind, spec.cwd).wants_torch()
     if contract.module == "torch":

@@ -17,6 +17,7 @@ from launcher.service.launch_options import LaunchOptions
 from launcher.service.request import chosen, named, of, resolve
 from launcher.settings import checks, config
 from launcher.settings.options import JobOptions
+from launcher.settings.run_file import split
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,9 +54,7 @@ def backend_command(name: str) -> Callable[..., int]:
     for flag, text in backend.prints.items():
         shown = parameters.flag("--" + flag.replace("_", "-"), help=text, group="output")
         more.append(parameters.parameter(flag, Annotated[bool, shown], False))
-    return launching(
-        backends.about(name), lambda values: _print_or_launch(name, values), more, needs_script=not backend.prints
-    )
+    return launching(backends.about(name), lambda values: _print_or_launch(name, values), more)
 
 
 def options_of_cluster(words: list[str]) -> list[Parameter]:
@@ -77,17 +76,19 @@ def launching(
     own: list[Parameter],
     *,
     leave_out: tuple[str, ...] = ("runs_dir",),
-    needs_script: bool = True,
 ) -> Callable[..., int]:
     """A command function with SCRIPT, ARGS, all job options and the given parameters; `run` gets the values.
 
-    `leave_out`: names of parameters that the command does not take. `needs_script`: SCRIPT is required.
+    `leave_out`: names of parameters that the command does not take.
     """
 
     def command(**values: Any) -> int:
         return run(values)
 
     script = parameters.argument(metavar="SCRIPT", help="Python file, or a script that comes with distlaunch.")
+    role = parameters.flag(
+        "--role", metavar="NAME|NAME:NODES:SCRIPT", help="Value of ROLE_NAME; or, repeated, the roles of the run."
+    )
     args = parameters.argument(metavar="ARGS", help="Arguments of the script; distlaunch reads none of them.")
     shared = [
         *parameters.from_fields(JobOptions, group="job"),
@@ -95,11 +96,10 @@ def launching(
         *parameters.from_fields(LaunchOptions, group="output"),
         *parameters.from_fields(config.GlobalOptions, group="output", leave_out=("trust",)),
         *spellings.parameters(),
+        parameters.parameter("role", Annotated[list[str] | None, role], None),
     ]
     every = [
-        parameters.parameter(
-            "script", *((Annotated[str, script],) if needs_script else (Annotated[str | None, script], None))
-        ),
+        parameters.parameter("script", Annotated[str | None, script], None),
         parameters.parameter("args", Annotated[list[str] | None, args], None),
         *{item.name: item for item in shared}.values(),
     ]
@@ -115,10 +115,6 @@ def _print_or_launch(name: str, values: dict[str, Any]) -> int:
             text = chosen(name, values).backend.printed(flag)
             output.document({flag.removeprefix("print_"): text}, text)
             return 0
-    if values["script"] is None:
-        from launcher.cli.usage import UsageError
-
-        raise UsageError("missing argument 'SCRIPT'", hint=f"see distlaunch {name} --help")
     return launch(name, values)
 
 
@@ -140,6 +136,10 @@ def prepared(values: dict[str, Any]) -> tuple[dict[str, Any], config.Config]:
     for file in settings.files:
         output.detail(f"settings: {file.path}")
     output.note(*notes)
+    if values["script"] is None and not values.get("roles") and not split(values.get("role"))[1]:
+        from launcher.cli.usage import UsageError
+
+        raise UsageError("missing argument 'SCRIPT'", hint="train.py, or a script that comes with distlaunch")
     return values, settings
 
 

@@ -134,8 +134,10 @@ class Announcer:
         where = f"{fields.get('master_addr')}:{fields.get('master_port')}"
         nodes = amounts.counted(fields.get("nodes"), "node")
         ranks = amounts.counted(fields.get("world_size"), "rank")
-        self._once(f"started: {nodes}, {ranks} (master {where})")
-        self._missing(fields.get("world_size"))
+        role = f"role {name} " if (name := fields.get("role")) else ""
+        self._once(f"{role}started: {nodes}, {ranks} (master {where})")
+        if not role:  # else it is not known how many ranks the others have
+            self._missing(fields.get("world_size"))
         if table := self._where.met(node, fields):
             self._note(*table)
 
@@ -151,8 +153,9 @@ class Announcer:
         cause = fields.get("cause")
         why = f": {cause.get('message')}" if isinstance(cause, dict) else ""
         if event == "restart":
-            count = fields.get("restarts")
-            self._once(f"restart {count} of {fields.get('max_restarts')}{why}", f"restart {count}")
+            role = f"role {name} " if (name := fields.get("role")) else ""
+            count = f"{role}restart {fields.get('restarts')}"
+            self._once(f"{count} of {fields.get('max_restarts')}{why}", count)
         elif fields.get("result") == "lost":
             self._once(f"ending, to be started again{why}", f"lost {fields.get('attempt')}")
 

@@ -40,13 +40,13 @@ class Places:
 
     def met(self, node: int, fields: Mapping[str, Any]) -> list[str]:
         """Take a `rendezvous` event into account; the table's lines once all nodes have sent one, and if it is new."""
-        now = (fields.get("attempt"), fields.get("round"))
+        now = (fields.get("attempt"), None if fields.get("role") else fields.get("round"))
         if now != self._round:
             self._round, self._met = now, {}
         ranks = fields.get("ranks")
         self._met[node] = Place(self.hosts.get(node) or "?", node, tuple(ranks) if isinstance(ranks, list) else ())
         found = [self._met[node] for node in sorted(self._met)]
-        if not self._wanted or len(found) != fields.get("nodes") or found == self._shown:
+        if not self._wanted or len(found) != fields.get("all_nodes", fields.get("nodes")) or found == self._shown:
             return []
         self._shown = found
         return tables.table(("HOST", "NODE", "RANKS"), rows(found), output.STDERR).splitlines()

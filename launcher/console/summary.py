@@ -55,17 +55,21 @@ def plan_table(plan: Plan, meeting: Mapping[str, Any] | None = None, hosts: Sequ
     def host_of(node: PlannedNode) -> str:
         return hosts[node.node_rank] if node.node_rank < len(hosts) else node.host
 
-    rows, first = [], 0
-    for host, grouped in groupby(plan.nodes[: len(hosts) or None], key=host_of):
+    rows: list[tuple[str, ...]] = []
+    first, has_roles = 0, any(node.role for node in plan.nodes)
+    alike = groupby(plan.nodes[: len(hosts) or None], key=lambda node: (host_of(node), node.role))
+    for (host, _), grouped in alike:
         nodes = list(grouped)
         for part in [nodes] if len(nodes) > _ROWS_PER_HOST else [[node] for node in nodes]:
             counts = [node.workers for node in part]
             last = -1 if first < 0 or None in counts else first + sum(count or 0 for count in counts)
             ranks = "?" if last < 0 else ranks_text(range(first, last))
             where = ranks_text(tuple(node.node_rank for node in part))
-            rows.append((host, where, ranks, master if part[0].node_rank == 0 else ""))
+            role = (part[0].role,) if has_roles else ()
+            rows.append((host, where, *role, ranks, master if part[0].node_rank == 0 else ""))
             first = last
-    return tables.table(("HOST", "NODE", "RANKS", "MASTER"), rows, output.STDERR)
+    heads = ("HOST", "NODE", *(("ROLE",) if has_roles else ()), "RANKS", "MASTER")
+    return tables.table(heads, rows, output.STDERR)
 
 
 def ranks_text(ranks: range | tuple[int, ...]) -> str:
@@ -160,7 +164,10 @@ def cause_lines(cause: Mapping[str, Any] | Cause, run: Run | None = None) -> lis
     text = f"{failures.text(cause.get('class'))}: {cause.get('message')}"
     lines = [text] if cause.get("traceback") else text.split("\n")
     rank, node = cause.get("rank"), cause.get("node")
+    of_nodes = run.plan.get("nodes", []) if run is not None else []
+    role = of_nodes[node].get("role") if isinstance(node, int) and 0 <= node < len(of_nodes) else ""
     where = [f"rank {rank}"] if rank is not None else []
+    where += [f"role {role}"] if role else []
     where += [f"host {cause['host']}"] if cause.get("host") else []
     where += [f"node {node}"] if node is not None else []
     ended = f"signal {cause['signal']}" if cause.get("signal") else None

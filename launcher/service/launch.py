@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from launcher import output
 from launcher.agent.failures import Failure
+from launcher.agent.roles import IGNORE
 from launcher.console import live_line, summary
 from launcher.errors import RequestError, StorageError
 from launcher.runs import cancel_notes, directories, lock, records
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from launcher.runs.handle import Handle
     from launcher.service.interrupts import Interrupts, Unattended
     from launcher.service.request import Request
+    from launcher.spec import JobSpec
 
 _LOCK_S = 30.0
 
@@ -75,13 +77,18 @@ def record_of(request: Request, plan: Plan, path: Path) -> records.Run:
         plan={
             "nodes": [asdict(node) for node in plan.nodes],
             "master": plan.master,
-            "min_nodes": len(plan.nodes) if request.job.all_nodes else request.job.nodes.min,
+            "min_nodes": len(plan.nodes) if request.job.all_nodes else _needed(request.job),
             "grace_s": request.job.grace_s,
             "has_queue": request.backend.has_queue,
             "may_start_again": request.backend.may_start_again,
             **({"tasks": list(tasks)} if (tasks := getattr(plan, "tasks", ())) else {}),
         },
     )
+
+
+def _needed(job: JobSpec) -> int:
+    """How many nodes have to succeed: an elastic run may lose some, and so may a role whose failures are ignored."""
+    return max(1, job.nodes.min - sum(role.job.nodes.max for role in job.roles if role.on_failure == IGNORE))
 
 
 def send(backend: AnyBackend, plan: Plan, run: records.Run, interrupts: Interrupts | Unattended) -> records.Run:

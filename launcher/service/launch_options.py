@@ -32,6 +32,9 @@ class LaunchOptions:
     module: bool = option(
         False, flags=("-m", "--module"), help="SCRIPT is the name of a module, as with python -m.", group="job"
     )
+    roles: str = option(
+        "", metavar="FILE", help="Several groups of nodes that differ: a file with [roles.NAME].", group="job"
+    )
     detach: bool = option(False, flags=("-d", "--detach"), help="Print the run's id and return at once.", group="job")
     unique: bool = option(
         False,

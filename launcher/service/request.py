@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from launcher import backends, output, spec
+from launcher import backends, output
 from launcher.errors import SpecError
 from launcher.payload import credentials
+from launcher.service.job import asked_roles, of_roles, of_script, of_workers
 from launcher.service.launch_options import LaunchOptions, check, is_rank, to_fetch
-from launcher.settings import checks, config, job_spec
+from launcher.settings import checks, config, job_checks, run_file
 from launcher.settings.options import JobOptions
 from launcher.system import names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from launcher.agent.messages import LentTerminal
     from launcher.backends._base import AnyBackend, Plan
     from launcher.runs.reader import Wanted
-    from launcher.spec import JobSpec, Kind
+    from launcher.spec import JobSpec
 
 
 ANY = "any"
@@ -76,8 +78,8 @@ def resolve(backend_name: str | None, values: Mapping[str, Any], settings: confi
     where = chosen(backend_name, values, settings)
     job = settings.resolve(JobOptions, flags=of(JobOptions, values), cluster=where.cluster)
     check_job(job)
-    checks.blame("env", job["env"].layers, spec.check_here)
-    checks.blame("secret", job["secret"].layers, spec.check_secrets_here)
+    checks.blame("env", job["env"].layers, job_checks.check_here)
+    checks.blame("secret", job["secret"].layers, job_checks.check_secrets_here)
     tell_project(settings, JobOptions, job)
     for path in where.backend.settings_files() if options.verbose else ():
         output.detail(f"settings: {path}")
@@ -91,7 +93,7 @@ def resolve(backend_name: str | None, values: Mapping[str, Any], settings: confi
         backend_name=where.backend.name,
         cluster=where.cluster.name if where.cluster else None,
         job=replace(
-            _of_workers(_job(asked, options, values["script"], values.get("args") or []), job, where.backend),
+            _made(job, options, values, settings, where),
             terminal=lent,
             debug=int(options.debug) if options.debug else None,
             fetches=asked.fetch_node if fetch else "",
@@ -106,6 +108,39 @@ def resolve(backend_name: str | None, values: Mapping[str, Any], settings: confi
         lent=lent,
         settings={**where.own, **job},
     )
+
+
+def _made(
+    job: Mapping[str, config.Setting],
+    options: LaunchOptions,
+    values: Mapping[str, Any],
+    settings: config.Config,
+    where: Chosen,
+) -> JobSpec:
+    """The job, of one script or of several roles."""
+    if roles := asked_roles(values, where.backend.options):
+        return of_roles(roles, options, where.backend, partial(_of_role, values, settings, where.cluster))
+    made = of_script(config.build(JobOptions, job), options, values["script"], values.get("args") or [])
+    return of_workers(made, job, where.backend)
+
+
+def _of_role(
+    values: Mapping[str, Any],
+    settings: config.Config,
+    cluster: config.ClusterProfile | None,
+    cls: type,
+    own: Mapping[str, config.Setting],
+) -> dict[str, config.Setting]:
+    """The checked settings of an options class for a role, with its own before all others."""
+    known = {item.name for item in fields(cls)}
+    above = {name: setting for name, setting in own.items() if name in known}
+    found = settings.resolve(cls, flags=of(cls, values), cluster=cluster, above=above)
+    if cls is JobOptions:
+        check_job(found)
+        checks.blame("env", found["env"].layers, job_checks.check_here)
+    else:
+        checks.check(cls, found)
+    return found
 
 
 def _with_keyboard(options: LaunchOptions, job: JobOptions) -> LaunchOptions:
@@ -232,39 +267,6 @@ def _leave_out(cluster: str, own: dict[str, config.Setting]) -> None:
         output.note(f"leaving out {', '.join(bad)}: distlaunch doctor put them into quarantine")
 
 
-def _job(options: JobOptions, launching: LaunchOptions, script: str, args: list[str]) -> JobSpec:
-    """The job, with its script found and checked."""
-    from launcher.payload import scripts
-
-    if launching.module and options.no_python:
-        raise SpecError("--module and --no-python exclude each other")
-    kind: Kind = "module" if launching.module else "program" if options.no_python else "script"
-    try:
-        cwd = os.getcwd()
-    except OSError as error:
-        raise SpecError(
-            f"the working directory no longer exists: {error.strerror}", hint="cd to another one"
-        ) from error
-    found = scripts.find_script(script, kind, cwd)
-    if found.bundled:
-        output.note(f"using the bundled {script}")
-    job = job_spec.from_options(options, (found.path, *args), kind=kind, cwd=cwd)
-    if options.name not in ("", job.name):
-        output.note(f"name {options.name!r} becomes {job.name!r}, as names have to be valid everywhere")
-    return job
-
-
-def _of_workers(job: JobSpec, given: Mapping[str, config.Setting], backend: AnyBackend) -> JobSpec:
-    """The job, with nodes for the number of all workers if that was given, and not the number of nodes after it."""
-    total, nodes = given["workers"], given["nodes"]
-    if not total.value or (nodes.source == "flag" != total.source):
-        return job
-    if nodes.source == total.source == "flag":
-        raise SpecError("--workers and --nodes exclude each other", hint="--nproc-per-node goes with either")
-    one = replace(job, nodes=spec.NodeRange(min=1, max=1), all_nodes=False)
-    return job_spec.of_workers(job, total.value, backend.plan(one, Path(job.cwd)).nodes[0].workers)
-
-
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     """What of the values describes the job wherever it runs, as plain JSON."""
     names = {"script", "args", "module", *(item.name for item in fields(JobOptions))}
@@ -274,4 +276,6 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
 def of(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values that belong to this options class."""
     own = {item.name: values.get(item.name) for item in fields(cls)}
+    if "role" in own:
+        own["role"] = run_file.split(own["role"])[0]
     return {key: tuple(value) if isinstance(value, list) else value for key, value in own.items()}

@@ -35,11 +35,12 @@ _NOT_SETTINGS = {
     "LOCAL_WORLD_SIZE",
     "MASTER_ADDR",
     "HOSTS",
+    "ROLE",
 }
 """Variables that distlaunch itself sets for agents and workers, or that name its system file."""
 
 _MAX_INT = 1 << 31
-_OTHERS = ("SLURM_", "TEST_", "MPI")
+_OTHERS = ("SLURM_", "TEST_", "MPI", "ROLE_")
 """Prefixes of further such variables."""
 
 

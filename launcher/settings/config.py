@@ -87,13 +87,22 @@ class Config:
     """The one of these files that was found, not named."""
 
     def resolve(
-        self, cls: type, *, flags: Mapping[str, Any] | None = None, cluster: ClusterProfile | None = None
+        self,
+        cls: type,
+        *,
+        flags: Mapping[str, Any] | None = None,
+        cluster: ClusterProfile | None = None,
+        above: Mapping[str, Setting] | None = None,
     ) -> dict[str, Setting]:
-        """Each field of the options class with its value and source. A flag of None counts as not given."""
+        """Each field of the options class with its value and source. A flag of None counts as not given.
+
+        `above`: what comes before flags.
+        """
         layers = [self._section(file, cls) for file in self.files]
         layers.append(dict(cluster.values) if cluster else {})
         layers.append(self._from_env(cls))
         layers.append({key: Setting(value, "flag") for key, value in (flags or {}).items() if value is not None})
+        layers.append(dict(above or {}))
         return {
             item.name: _pile([layer[item.name] for layer in layers if item.name in layer], item.default, item.metadata)
             for item in fields(cls)
@@ -197,9 +206,7 @@ def _trusted(settings: Mapping[str, Setting]) -> tuple[str, ...]:
 
 def _anchored(settings: dict[str, Setting], file: ConfigFile, *classes: type) -> dict[str, Setting]:
     """The settings, with paths resolved relative to the file."""
-    values = anchored(
-        {key: item.value for key, item in settings.items()}, os.path.dirname(os.path.abspath(file.path)), *classes
-    )
+    values = anchored({key: item.value for key, item in settings.items()}, file.directory, *classes)
     return {key: replace(item, value=values[key]) for key, item in settings.items()}
 
 

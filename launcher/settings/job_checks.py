@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
+from typing import TYPE_CHECKING
+
 from launcher.errors import SpecError
 from launcher.system import names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
 
 
 def numa_binding(text: str) -> str | None:
@@ -54,3 +63,39 @@ def fetch_node(text: str) -> None:
     """Check that the text is a node rank, or all."""
     if text != "all" and not (text.isascii() and text.isdecimal() and len(text) < 8):
         raise SpecError(f"fetch-node {text!r} is neither a node rank nor all", hint="write --fetch-node all")
+
+
+def check_modules(modules: Iterable[str]) -> None:
+    """Raise `SpecError` unless all are names that can be imported."""
+    for name in modules:
+        if not _MODULE.match(name):
+            raise SpecError(f"preload {name!r} is not a module name", hint="write --preload package.module")
+
+
+def parse_role(text: str) -> str:
+    """The name; raises `SpecError` if it cannot be a variable's value."""
+    if not text or "\0" in text:
+        raise SpecError(f"role {text!r} is not a name")
+    return text
+
+
+def check_here(pairs: Iterable[str]) -> None:
+    """Raise `SpecError` for a `K` without a value that is not set in the environment."""
+    for name in pairs:
+        if "=" not in name and name not in os.environ:
+            raise SpecError(
+                f"env {name}: not set in the current environment", hint=f"set it first, or write --env {name}=VALUE"
+            )
+
+
+def check_secrets_here(secrets: Iterable[str]) -> None:
+    """Raise `SpecError` for a secret that is not set in the environment."""
+    for name in secrets:
+        if name not in os.environ:
+            raise SpecError(f"secret {name}: not set in the current environment", hint=f"export {name} first")
+
+
+def parse_env(pairs: Iterable[str], here: Mapping[str, str]) -> dict[str, str]:
+    """The variables that `K=V` and `K` name; `K` takes its value from `here`."""
+    split = [pair.partition("=") for pair in pairs]
+    return {name: value if given else here[name] for name, given, value in split}

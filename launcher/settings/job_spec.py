@@ -7,7 +7,8 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from launcher.errors import SpecError
-from launcher.spec import JobSpec, NodeRange, parse_duration, parse_env, parse_workers, run_name
+from launcher.settings.job_checks import parse_env
+from launcher.spec import JobSpec, NodeRange, parse_duration, parse_workers, run_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -161,7 +161,7 @@ class JobOptions:
         help="Additional module to import once per node before the fork.",
         adds_up=True,
         executes=True,
-        check=spec.check_modules,
+        check=job_checks.check_modules,
     )
     max_restarts: int = option(
         0,
@@ -210,7 +210,7 @@ class JobOptions:
         group="output",
     )
     role: str = option(
-        "default", metavar="NAME", help="Value of ROLE_NAME for the workers.", check=spec.parse_role, job="role"
+        "default", metavar="NAME", help="Value of ROLE_NAME for the workers.", check=job_checks.parse_role, job="role"
     )
     numa_binding: str = option(
         "",

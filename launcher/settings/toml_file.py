@@ -28,6 +28,11 @@ class ConfigFile:
     values: Mapping[str, Any]
     lines: tuple[str, ...]
 
+    @property
+    def directory(self) -> str:
+        """Where it is: its paths are relative to that."""
+        return os.path.dirname(os.path.abspath(self.path))
+
     def table(self, name: str) -> dict[str, Any]:
         """A section of the file; empty if it is missing."""
         value = self.values.get(name, {})

@@ -116,7 +116,7 @@ def test_a_message_of_nccls_watchdog_is_a_collective_that_timed_out(tmp_path: Pa
     assert (found["class"], found["signal"], found["secondary"]) == ("collective", "SIGABRT", False)
     assert found["message"].startswith("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=")
     assert found["message"].endswith("milliseconds before timing out.")
-    named = cause.timed_out(found, {0, 1, 3}, 5)
+    named = cause.timed_out(found, {0, 1, 3}, range(5))
     assert named["message"] == "ranks 0, 1, 3 timed out in a collective; ranks 2, 4 had not joined it"
 
 
@@ -147,14 +147,14 @@ def test_an_error_of_open_mpi_is_the_message_and_a_lost_peer_is_a_consequence(
 
 
 def test_no_rank_is_blamed_where_all_have_waited(tmp_path: Path) -> None:
-    found = cause.timed_out(ended(tmp_path, -6, WATCHDOGS), {0, 1, 2, 3}, 4)
+    found = cause.timed_out(ended(tmp_path, -6, WATCHDOGS), {0, 1, 2, 3}, range(4))
 
     assert found["rank"] == 3
     assert found["message"].startswith("all 4 ranks timed out in a collective: Watchdog caught")
 
 
 def test_of_many_ranks_the_first_are_named(tmp_path: Path) -> None:
-    message = cause.timed_out(ended(tmp_path, -6, WATCHDOGS), set(range(4095)), 4096)["message"]
+    message = cause.timed_out(ended(tmp_path, -6, WATCHDOGS), set(range(4095)), range(4096))["message"]
 
     assert message.endswith("15 and 4079 more timed out in a collective; rank 4095 had not joined it")
 

@@ -64,7 +64,8 @@ def words_of(command: group.Command) -> list[str]:
 def needed_by(command: group.Command) -> list[str]:
     """Words that every valid line of this command has."""
     required = [item for item in command.parameters if item.required]
-    return [word for item in reversed(required) for word in (*item.flags[:1], "x.py")]
+    script = ["x.py"] if any(item.name == "script" for item in command.parameters) else []  # or roles
+    return [word for item in reversed(required) for word in (*item.flags[:1], "x.py")] + script
 
 
 @pytest.mark.parametrize("name", COMMANDS)

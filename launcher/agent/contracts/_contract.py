@@ -37,6 +37,9 @@ class Member(NamedTuple):
     peers: List[Dict[str, Any]]
     """What each node has offered, by node rank, with `host` and `address`; empty if the contract exchanges nothing."""
 
+    everyone: Sequence[Dict[str, Any]] = ()
+    """The same for the nodes of all roles, with `workers` and `contract`; empty if the run has no roles."""
+
 
 def disagreement(peers: Sequence[Dict[str, Any]]) -> Optional[str]:
     """Which node has another framework than node 0; None: all have the same."""
@@ -47,6 +50,11 @@ def disagreement(peers: Sequence[Dict[str, Any]]) -> Optional[str]:
     node, peer = others[0]
     more = f"; {len(others) - 1} more nodes differ" if len(others) > 1 else ""
     return f"node {node} ({peer['host']}) has {_of(peer)}, and node 0 ({first['host']}) has {_of(first)}{more}"
+
+
+def with_port(address: str, port: int) -> str:
+    """`ADDRESS:PORT`, as URLs have it."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def _of(peer: Dict[str, Any]) -> str:

@@ -3,23 +3,34 @@
 Without `--ps`, all tasks are workers, as `MultiWorkerMirroredStrategy` expects. With `--ps K`, for
 `ParameterServerStrategy`, rank 0 is the chief, which runs the training loop, the last K ranks are parameter servers,
 and those between are workers. Workers and parameter servers serve the chief and never end by themselves: the run ends
-with the chief.
+with the chief. Several roles of a run are one cluster, if their names are types of tasks.
 """
 
 from __future__ import annotations
 
 import json
 import socket
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
+from .. import roles
 from ..failures import CannotError
 from ..network import ports
-from ._contract import Contract, Member, Variable
+from ._contract import Contract, Member, Variable, with_port
+from ._roles import peers_of
 from .env import of_place
 
 if TYPE_CHECKING:
     from ..job import Job
     from ..ranks import Ranks
+
+
+Task = Tuple[str, int]
+Cluster = Dict[str, List[str]]
+EVALUATOR = "evaluator"
+"""It is outside the cluster that it evaluates."""
+
+TYPES = ("chief", "worker", "ps", EVALUATOR)
+"""The types of tasks."""
 
 
 class Tensorflow(Contract):
@@ -49,13 +60,10 @@ class Tensorflow(Contract):
 
     def variables(self, member: Member) -> List[Variable]:
         """The cluster, and the worker's task in it."""
-        addresses = [f"{_host(peer['address'])}:{port}" for peer in member.peers for port in peer["ports"]]
-        cluster: Dict[str, List[str]] = {}
-        for rank, address in enumerate(addresses):
-            cluster.setdefault(_kind(member.job, rank, len(addresses))[0], []).append(address)
-        kind, index = _kind(member.job, member.ranks.rank, len(addresses))
+        (kind, index), cluster = _of_roles(member) or _of_ranks(member)
         config = json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
-        reason = f"{kind} {index} of {len(addresses)} tasks, each with a free port that its node holds for it"
+        tasks = sum(map(len, cluster.values()))
+        reason = f"{kind} {index} of {tasks} tasks, each with a free port that its node holds for it"
         return [*of_place(member), Variable("TF_CONFIG", config, reason)]
 
     def serves(self, job: Job, ranks: Ranks) -> bool:
@@ -73,8 +81,27 @@ def _kind(job: Job, rank: int, world: int) -> Tuple[str, int]:
     return ("ps", rank - first) if rank >= first else ("worker", rank - 1)
 
 
-def _host(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
+def _of_ranks(member: Member) -> Tuple[Task, Cluster]:
+    """The worker's task and the cluster, if one group of workers is all of it."""
+    addresses, cluster = _addresses(member.peers), Cluster()
+    for rank, address in enumerate(addresses):
+        cluster.setdefault(_kind(member.job, rank, len(addresses))[0], []).append(address)
+    return _kind(member.job, member.ranks.rank, len(addresses)), cluster
+
+
+def _of_roles(member: Member) -> Optional[Tuple[Task, Cluster]]:
+    """The same if several roles form one cluster: those of this contract, with the names of its types of tasks."""
+    every = [role for role in roles.of(member.job) if role.name in TYPES] if member.everyone else []
+    nodes = {role.name: peers_of(role, member.everyone) for role in every}
+    nodes = {name: peers for name, peers in nodes.items() if peers[0]["contract"] == "tensorflow"}
+    if len(nodes) < 2 or member.job.role not in nodes:
+        return None
+    cluster = {name: _addresses(peers) for name, peers in nodes.items() if name != EVALUATOR}
+    return (member.job.role, member.ranks.rank), cluster
+
+
+def _addresses(peers: Sequence[Dict[str, Any]]) -> List[str]:
+    return [with_port(peer["address"], port) for peer in peers for port in peer["ports"]]
 
 
 CONTRACT = Tensorflow()

@@ -28,7 +28,7 @@ class MpiGroup(FixedGroup):
     def __init__(self, job: Job, nodes: FixedNodes, server: GroupServer, agent: AgentLink, setup: ServerSetup) -> None:
         super().__init__(job, nodes, setup["workers"], server, agent, setup["scratch"])
         self._server = server
-        self._node = Node(job, nodes.node_rank, nodes.host, setup["directory"], setup["scratch"])
+        self._node = Node(job, nodes.node_rank, nodes.rank, nodes.host, setup["directory"], setup["scratch"])
         self._hub = Hub(hub_name(self._node))
         self._world: Optional[World] = None
         self._known: Set[int] = set()
@@ -41,7 +41,8 @@ class MpiGroup(FixedGroup):
         vendor = self._workers.requests.contract.vendor
         assert vendor is not None
         self._look_at, self._pause_s = 0.0, MONITOR_S
-        world = self._world = World(self._node, vendor, self._hub, self._nodes.members.store, self._tick)
+        store, first = self._nodes.members.store, self._workers.requests.first_rank
+        world = self._world = World(self._node, vendor, self._hub, store, self._tick, first)
         self._workers.starter = world
         return world.start(group, peers)
 
@@ -68,7 +69,7 @@ class MpiGroup(FixedGroup):
             found = library.of_process(about["pid"])
             why = library.stranger(found, vendor)
             if why:
-                node, host = self._node.rank, self._node.host
+                node, host = self._node.node, self._node.host
                 cause = of_node(host=host, node=node, message=f"rank {about['rank']} {why}", time=time.time())
                 return {**cause, "rank": about["rank"]}
             if found:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
+from .. import roles
 from ..job import Job
 from .errors import RendezvousError, StopRequestedError
-from .watch import Watch, publish_end
+from .watch import Watch
+from .whole import Whole
 from .workers_network import WorkersNetwork
 
 if TYPE_CHECKING:
@@ -43,8 +45,10 @@ class StopEvent(threading.Event):
 class Members:
     """The nodes of one round, and the part of the store that they share."""
 
-    def __init__(self, store: Any, count: int) -> None:
+    def __init__(self, store: Any, count: int, finish: Optional[Callable[[], object]] = None) -> None:
+        """`finish` counts this node as finished."""
         self.store, self.count = store, count
+        self._finish = finish or (lambda: store.add("finished", 1))
         self.has_finished = False
         """Whether this node's workers have succeeded."""
 
@@ -52,7 +56,7 @@ class Members:
         """Count this node's workers as succeeded; whether those of all nodes have."""
         if not self.has_finished:
             self.has_finished = True
-            self.store.add("finished", 1)
+            self._finish()
         return int(self.store.add("finished", 0)) >= self.count
 
 
@@ -76,6 +80,21 @@ class Nodes:
         self._tell = tell
         self._watch = Watch(job, node_rank, watched, store, tell)
 
+    @property
+    def role(self) -> roles.Role:
+        """The node's role."""
+        return roles.at(self.job, self.node_rank)
+
+    @property
+    def rank(self) -> int:
+        """The node's rank among those of its role."""
+        return self.node_rank - self.role.first
+
+    @property
+    def whole(self) -> Whole:
+        """The run, of which this group is a part."""
+        return self._watch.whole
+
     def set_closed(self) -> None:
         """Mark the run as over: nodes that join from now on are not needed."""
 
@@ -83,13 +102,14 @@ class Nodes:
         """Publish a verdict to all nodes; the first one of a round counts, and is returned."""
         key, verdict = self._watch.key, json.dumps({"kind": kind, "node": self.node_rank, "host": self.host, **about})
         stands: Verdict = json.loads(self.store.compare_set(key, "", verdict))
+        stands = self.whole.hand_on(self.store, stands)
         self._watch.receive(key, stands)
         return stands
 
     def publish_loss(self, cause: Cause) -> None:
         """Report to all nodes that this one is lost."""
         verdict: Verdict = {"kind": "lost", "node": self.node_rank, "host": self.host, "cause": cause}
-        publish_end(self.store, self._watch.key, verdict)
+        self.whole.publish_end(self.store, self._watch.key, verdict)
 
     def request_stop(self, message: AgentToGroup) -> None:
         """Stop the run on all nodes: waits end and no restart follows. Or let this node alone leave the run."""
@@ -107,6 +127,10 @@ class Nodes:
     def verdict(self) -> Optional[Verdict]:
         """The verdict of this round, if there is one; a lost node counts as one."""
         return self._watch.verdict
+
+    def meet(self, offer: Dict[str, Any]) -> List[Dict[str, Any]]:
+        """Tell the nodes of all roles what this one offers; what each does. Runs with roles have fixed nodes."""
+        raise NotImplementedError
 
     def finished(self) -> bool:
         """Record that this node's workers have succeeded; whether those of all nodes of the round have."""
@@ -149,7 +173,7 @@ class Nodes:
 
     def _expected(self) -> int:
         """The number of nodes to wait for in the shutdown barrier."""
-        return self.members.count
+        return self.job.max_nodes if self.job.roles else self.members.count
 
     def all_succeeded(self) -> bool:
         """Whether the workers of all nodes have succeeded, although this node's own loop has not noticed."""
@@ -180,5 +204,6 @@ class Nodes:
 
         Earlier rounds do not count: other nodes have taken the places of those that were lost then.
         """
-        seen = int(self.members.store.add("shutdown", more))
-        return seen if self.members.store is self.store else seen + int(self.store.add("shutdown", 0))
+        where = self.store if self.job.roles else self.members.store
+        seen = int(where.add("shutdown", more))
+        return seen if where is self.store else seen + int(self.store.add("shutdown", 0))

@@ -18,6 +18,7 @@ from ..network import routes
 from ..store.interface import Prefixed, Store
 from ..store.server import Server
 from .nodes import LOST_S, POLL_S, Members, Nodes
+from .whole import count_finished
 
 _SEE_S = 5.0
 _DONE = "done"
@@ -70,14 +71,14 @@ class FixedNodes(Nodes):
         Raises `RendezvousError`, which names the missing nodes.
         """
         self.round += 1
-        prefix = f"round/{self.round}"
+        prefix, nodes = f"{self.role.prefix}round/{self.round}", self.role.nodes
         self._watch.begin(f"{prefix}/verdict", watch_beats=self.round > 0)
-        self.store.set(f"{prefix}/join/{self.node_rank}", json.dumps([workers, self.job.attempt, self.job.why_again]))
+        self.store.set(f"{prefix}/join/{self.rank}", json.dumps([workers, self.job.attempt, self.job.why_again]))
         self.store.add(f"{prefix}/joined", 1)
-        if self.node_rank == 0:
+        if self.rank == 0:
             self._gather(prefix)
             self.restarts += int(self.round > 0)
-            joined = self.store.multi_get([f"{prefix}/join/{node}" for node in range(self.job.max_nodes)])
+            joined = self.store.multi_get([f"{prefix}/join/{node}" for node in range(nodes)])
             counts, numbers, reasons = zip(*map(json.loads, joined))
             # A scheduler that starts nodes one by one counts the attempts of each node separately.
             attempt = [
@@ -92,7 +93,9 @@ class FixedNodes(Nodes):
                 "workers": counts,
             }
             self.store.set(f"{prefix}/go", json.dumps(go))
-        self._await(f"node 0 to open round {self.round}", lambda: self.store.check([f"{prefix}/go"]), list)
+        self._await(
+            f"node {self.role.first} to open round {self.round}", lambda: self.store.check([f"{prefix}/go"]), list
+        )
         go = json.loads(self.store.get(f"{prefix}/go"))
         self.restarts, self.network.master_port.serves_workers = go["restarts"], go["serves"]
         told = self.job.master_addr or go["addr"]
@@ -103,7 +106,7 @@ class FixedNodes(Nodes):
         if go["attempt"][0]:
             number, why = go["attempt"]
             self.network.variables.update(DISTLAUNCH_ATTEMPT=str(number), DISTLAUNCH_ATTEMPT_REASON=why or "")
-        self.members = Members(Prefixed(prefix, self.store), self.job.max_nodes)
+        self.members = Members(Prefixed(prefix, self.store), nodes, self._finish if self.job.roles else None)
         return Round(go["workers"], self.master_addr, go["port"])
 
     def _explore(self, *, known: bool) -> None:
@@ -113,7 +116,8 @@ class FixedNodes(Nodes):
         from ..network import reach
 
         own: Dict[str, str] = self.network.fabric["interfaces"]
-        found = reach.explore(self.store, self.node_rank, self.job.max_nodes, list(own), self._await)
+        head, nodes = self.role.first, self.job.max_nodes
+        found = reach.explore(self.store, self.node_rank, nodes, list(own), self._await, head=head)
         if found.master and not known:
             self.master_addr = found.master[0]
         self._address = next(iter(found.usable or own), "")
@@ -127,12 +131,18 @@ class FixedNodes(Nodes):
             )
 
     def exchange(self, offer: Dict[str, Any]) -> List[Dict[str, Any]]:
-        """Tell all nodes what this one offers in this round; what each offers, by node rank, with host and address."""
-        store, nodes = self.members.store, self.job.max_nodes
+        """Tell the role's nodes what this one offers in this round; what each does, by rank, with host and address."""
+        return self._exchange(offer, self.members.store, self.rank, self.role.nodes)
+
+    def meet(self, offer: Dict[str, Any]) -> List[Dict[str, Any]]:
+        """The same among the nodes of all roles, once."""
+        return self._exchange(offer, Prefixed("met", self.store), self.node_rank, self.job.max_nodes)
+
+    def _exchange(self, offer: Dict[str, Any], store: Store, rank: int, nodes: int) -> List[Dict[str, Any]]:
         mine = {**offer, "host": self.host, "address": self._address or self.master_addr}
-        store.set(f"offer/{self.node_rank}", json.dumps(mine))
+        store.set(f"offer/{rank}", json.dumps(mine))
         store.add("offers", 1)
-        if self.node_rank == 0:
+        if rank == 0:
             names = [f"offer/{node}" for node in range(nodes)]
             self._await(
                 f"what {nodes} nodes offer",
@@ -145,10 +155,15 @@ class FixedNodes(Nodes):
 
     def finished(self) -> bool:
         """As in the base class; the verdict of the round decides whether the success or a stop came first."""
-        if not super().finished() or self.publish(_DONE)["kind"] != _DONE:
+        if not super().finished() or not self.whole.are_done(self.store, self.node_rank):
+            return False
+        if self.publish(_DONE)["kind"] != _DONE:
             return False
         self.store.set(OVER, "")
         return True
+
+    def _finish(self) -> None:
+        count_finished(self.store, self.role, self.node_rank, f"round/{self.round}/finished")
 
     def all_succeeded(self) -> bool:
         """Whether that is the verdict of the round; it may arrive shortly after this node's part is done."""
@@ -163,10 +178,10 @@ class FixedNodes(Nodes):
         return bool(verdict is not None and verdict["kind"] == "restart")
 
     def _gather(self, prefix: str) -> None:
-        nodes = self.job.max_nodes
+        nodes, first = self.role.nodes, self.role.first
 
         def missing() -> List[str]:
-            return [str(n) for n in range(nodes) if not self.store.check([f"{prefix}/join/{n}"])]
+            return [str(first + n) for n in range(nodes) if not self.store.check([f"{prefix}/join/{n}"])]
 
         self._await(
             f"{nodes} nodes to join round {self.round}", lambda: self.store.add(f"{prefix}/joined", 0) >= nodes, missing

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Dict, List, Sequence
+import socket
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from .. import contracts
 from ..contracts._contract import Member, Variable
+from ..contracts._roles import of_roles
 from ..job import Job
+from ..network import ports
 from ..ranks import Group, Ranks
 from ..schedulers import slurm
 from ..system.facts import gpus
@@ -26,15 +29,35 @@ class Requests:
         self.contract = contracts.load(job.contract)
         self._job, self._nodes, self._agent, self._directory = job, nodes, agent, directory
         self._peers: List[Dict[str, Any]] = []
+        self._everyone: List[Dict[str, Any]] = []
+        self._offered: Dict[str, Any] = {}
+        self._port: Optional[socket.socket] = None
+        self.first_rank = 0
+        """The number of workers in the roles before this one."""
+
         self._processors: List[str] = []
         self._ports: List[Dict[str, str]] = []
 
     def offer(self, workers: int) -> Dict[str, Any]:
         """What this node tells the others, by the contract. Raises `CannotError`."""
+        if self._offered:  # the other roles know it from the first round
+            return self._offered
         job, env = self._job, dict(os.environ)
         elsewhere = job.kind == "program" or "PYTHON_EXEC" in env  # what another program needs is not known
         framework = self.contract.framework(env) if self.contract.mpi or not elsewhere else ""
         return {"framework": framework, **self.contract.offer(env, workers)}
+
+    def meet(self, workers: int) -> None:
+        """Tell all roles what this node has, and learn what the others have. Raises `CannotError`."""
+        job, nodes = self._job, self._nodes
+        if not job.roles or self._everyone:
+            return
+        self._port = ports.lent() if nodes.rank == 0 else None
+        port = ports.port_of(self._port) if self._port else 0
+        self._offered = self.offer(workers)
+        told = {**self._offered, "workers": workers, "contract": job.contract, "port": port}
+        self._everyone = nodes.meet(told)
+        self.first_rank = sum(peer["workers"] for peer in self._everyone[: nodes.role.first])
 
     def begin(self, workers: Sequence[Ranks], peers: Sequence[Dict[str, Any]]) -> None:
         """Prepare a round. `peers`: what each node has offered."""
@@ -44,7 +67,11 @@ class Requests:
     def explained(self, group: Group, worker: Ranks) -> Dict[str, Any]:
         """The contract's variables for a worker, with their reasons."""
         variables = [{**each._asdict(), "source": "contract"} for each in self._variables(group, worker)]
-        return {"contract": self._job.contract, "rank": worker.rank, "variables": variables}
+        return {"contract": self._job.contract, "rank": self.rank_of(worker), "variables": variables}
+
+    def rank_of(self, worker: Ranks) -> int:
+        """Its rank among all workers of the run, which counts on over all roles."""
+        return self.first_rank + worker.rank
 
     def _place(self, workers: int) -> None:
         """Decide once which CPUs and ports each worker is bound to; modules for that are imported only if needed."""
@@ -63,8 +90,9 @@ class Requests:
 
     def _variables(self, group: Group, worker: Ranks) -> List[Variable]:
         served = self._nodes.network.master_port.serves_workers
-        member = Member(self._job, group, worker, len(gpus(os.environ)), served, self._peers)
-        return [*self.contract.variables(member), *slurm.of_worker(group, worker, os.environ)]
+        member = Member(self._job, group, worker, len(gpus(os.environ)), served, self._peers, self._everyone)
+        slurms = slurm.of_worker(group, worker, os.environ)
+        return [*self.contract.variables(member), *of_roles(member), *slurms]
 
     def of(self, group: Group, worker: Ranks) -> WorkerRequest:
         """The request for a worker."""
@@ -80,7 +108,7 @@ class Requests:
 
             env.update({"LOCAL_RANK": "0"} if self.contract.torch else {}, **placement.own_gpu(worker.local_rank))
         request: WorkerRequest = {
-            "rank": worker.rank,
+            "rank": self.rank_of(worker),
             "local_rank": worker.local_rank,
             "round": self._nodes.round,
             "env": env,
@@ -88,7 +116,7 @@ class Requests:
         }
         if self._processors:
             request["cpus"] = self._processors[worker.local_rank]
-        lent = self._job.streams_of(worker.rank, worker.world_size)
+        lent = self._job.streams_of(self.rank_of(worker), worker.world_size + len(self._everyone))
         if lent is not None:
             request["terminal"] = lent
             if "TERM" not in os.environ:

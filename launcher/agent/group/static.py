@@ -11,6 +11,7 @@ from ..contracts._contract import disagreement
 from ..failures import CannotError
 from ..job import Job
 from ..ranks import Group, Ranks, ranks_of
+from ..roles import IGNORE
 from .agent_link import AgentLink
 from .rendezvous import FixedNodes
 from .workers import MONITOR_S, PeerEndedError, Workers
@@ -39,7 +40,7 @@ class FixedGroup:
                 self._workers.take_all(MONITOR_S)
                 self._workers.stop_if_asked()
                 why = self._look()
-                if why or self._workers.failed():
+                if (why or self._workers.failed()) and not self._ignored(why):
                     if not self._workers.tell_peers(restarts=self._nodes.restarts, why=why):
                         return False
                     self._restart()
@@ -77,7 +78,7 @@ class FixedGroup:
     def _start(self) -> None:
         """Meet the other nodes, then start the workers."""
         met = self._nodes.next_rendezvous(self._count)
-        nodes, node_rank = len(met.workers), self._nodes.node_rank
+        nodes, node_rank = len(met.workers), self._nodes.rank
         restarts = self._nodes.restarts
         addr, port, counts = met.master_addr, met.master_port, met.workers
         group = Group(node_rank, nodes, self._count, self._job.role, addr, port, restarts, counts)
@@ -90,12 +91,14 @@ class FixedGroup:
 
         Raises `PeerEndedError` if a node cannot do its part.
         """
-        contract, nodes, peers = self._workers.requests.contract, self._nodes, []
-        if not contract.exchanges:
-            return [], self._ranks(group, [])
+        requests, nodes = self._workers.requests, self._nodes
+        contract, peers = requests.contract, []
         try:
+            requests.meet(self._count)
+            if not contract.exchanges:
+                return [], self._ranks(group, [])
             contract.check(self._job.ps, sum(group.counts))
-            peers = nodes.exchange(self._workers.requests.offer(self._count))
+            peers = nodes.exchange(requests.offer(self._count))
             against = disagreement(peers)  # all nodes find the same, so none of them starts workers
             if not against:
                 return peers, self._ranks(group, peers)
@@ -103,6 +106,15 @@ class FixedGroup:
             against = str(error)
         why = cause.of_node(host=nodes.host, node=nodes.node_rank, message=against, time=time.time())
         raise PeerEndedError(nodes.publish("fail", cause=why))
+
+    def _ignored(self, why: Optional[Cause]) -> bool:
+        """Whether the failure is to be ignored, as this node's role says; its workers are then done."""
+        if self._nodes.role.on_failure != IGNORE:
+            return False
+        if why:  # an MPI, without which its ranks cannot continue
+            self._end(signal.SIGTERM)
+        self._workers.forgive(why)
+        return True
 
     def _restart(self) -> None:
         self._end(signal.SIGTERM)

@@ -12,9 +12,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Set, Tuple
 
+from .. import roles
 from ..job import Job
 from ..store.interface import SilentError, Store, StoreError, UnreachableError
 from ..system import facts
+from .whole import Whole
 
 if TYPE_CHECKING:
     from ..messages import Verdict
@@ -65,7 +67,7 @@ class Watch:
 
     def __init__(self, job: Job, node_rank: int, store: Any, others: Store, tell: Callable[..., None]) -> None:
         """`others`: the connection of the rest of this process, given up with ours. `tell` writes events."""
-        self.key = "round/0/verdict"
+        self.key = f"{roles.at(job, node_rank).prefix}round/0/verdict"
         self._received: Tuple[str, Optional[Verdict]] = (self.key, None)
         """The verdict, with the key of its round: a late one never counts for the next round."""
 
@@ -80,7 +82,7 @@ class Watch:
         self._load = ""
         """The load that node 0 last published for its host."""
 
-        self._event = tell
+        self.whole = Whole(job, tell)
         self.drop: Optional[Callable[[str], None]] = None
         """On node 0 of an elastic run: has the others continue without the node of that name."""
 
@@ -133,10 +135,11 @@ class Watch:
             while True:
                 key = self.key
                 if self._unpublished is not None:
-                    publish_end(self._store, key, self._unpublished)
+                    self.whole.publish_end(self._store, key, self._unpublished)
                     self._unpublished = None
-                verdict, load = self._store.peek([key, "load/0"])
+                load, *verdicts = self._store.peek(["load/0", *self.whole.keys, key])
                 self._load = load.decode() if load else ""
+                verdict = next(filter(None, verdicts), None)
                 if verdict is not None:
                     self.receive(key, json.loads(verdict))
                 now = time.monotonic()
@@ -202,7 +205,7 @@ class Watch:
                 self.drop(name.decode())
 
     def _tell(self, loss: Verdict) -> None:
-        self._store.compare_set(self.key, "", json.dumps(loss))
+        self.whole.publish_loss(self._store, self.key, loss)
 
     # -- reports ------------------------------------------------------------------------------------------------------
 
@@ -212,13 +215,7 @@ class Watch:
             self._warn(_responds_again(0, silent) if over else _silent(0, silent, self._load, over=False))
 
     def _warn(self, message: str) -> None:
-        self._event("warning", message=message)
-
-
-def publish_end(store: Store, key: str, verdict: Verdict) -> None:
-    """Publish the end to all nodes; if they are about to restart, in the next round."""
-    while json.loads(store.compare_set(key, "", json.dumps(verdict)))["kind"] == "restart":
-        key = f"round/{int(key.split('/')[1]) + 1}/verdict"
+        self.whole.tell("warning", message=message)
 
 
 def _silent(node: int, seconds: float, load: str, *, over: bool) -> str:

@@ -83,7 +83,9 @@ class Workers:
     def begin_round(self, group: Group, workers: List[Ranks], peers: Sequence[Dict[str, Any]] = ()) -> None:
         """Prepare a round, and report it to the agent. `peers`: what each node has offered."""
         self._world = workers[0].world_size
-        self._serving = {each.rank for each in workers if self.requests.contract.serves(self._job, each)}
+        role = {**self._role(), "all_nodes": self._job.max_nodes} if self._job.roles else {}
+        serves = self.requests.contract.serves
+        self._serving = {self.requests.rank_of(each) for each in workers if serves(self._job, each)}
         self.requests.begin(workers, peers)
         self._waits = Waits(self._nodes.members.store, group.node_rank, group.nodes, self._world)
         self._agent.event(
@@ -94,7 +96,8 @@ class Workers:
             master_port=group.master_port,
             nodes=group.nodes,
             world_size=workers[0].world_size,
-            ranks=[worker.rank for worker in workers],
+            ranks=[self.requests.rank_of(each) for each in workers],
+            **role,
         )
         if group.node_rank == 0 and self._nodes.round == 0:
             self._agent.event("contract", **self.requests.explained(group, workers[0]))
@@ -147,8 +150,22 @@ class Workers:
         self._agent.send({"first_cause": None})
         if not self._job.elastic and verdict["node"] != self._nodes.node_rank:
             return True  # another node was first, and reports the restart
-        self._agent.event("restart", restarts=restarts + 1, max_restarts=self._job.max_restarts, cause=cause)
+        most = self._job.max_restarts
+        self._agent.event("restart", restarts=restarts + 1, max_restarts=most, cause=cause, **self._role())
         return True
+
+    def forgive(self, why: Optional[Cause]) -> None:
+        """Report why workers have failed, and take them as done."""
+        cause = why or self._first_cause()
+        self._agent.send({"first_cause": None})
+        rank = "" if cause["rank"] is None else f"rank {cause['rank']}: "
+        told = f"{rank}{cause['message']}; ignored, as its role {self._job.role} is to be"
+        self._agent.event("warning", message=told)
+        self.exited = {pid: {**about, "code": 0, "stopped": False} for pid, about in self.exited.items()}
+
+    def _role(self) -> Dict[str, str]:
+        """What an event says of the role, if the run has roles."""
+        return {"role": self._job.role} if self._job.roles else {}
 
     def _wait_for_debugger(self) -> None:
         """Wait while a rank is in its debugger: until it exits, the workers of all nodes are kept."""
@@ -184,7 +201,8 @@ class Workers:
                 break
             self.take_all(MONITOR_S)
         if self._waits.ranks and cause["class"] == Failure.COLLECTIVE:
-            cause = timed_out_cause(cause, self._waits.ranks, self._world)
+            first = self.requests.first_rank
+            cause = timed_out_cause(cause, self._waits.ranks, range(first, first + self._world))
             self._agent.send({"first_cause": cause})
         return cause
 

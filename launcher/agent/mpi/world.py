@@ -50,7 +50,12 @@ class Node(NamedTuple):
     """What stays the same for all rounds on this node."""
 
     job: Job
+    node: int
+    """Its rank among all nodes of the run."""
+
     rank: int
+    """Its rank among the nodes of its role: those of this world."""
+
     host: str
     directory: str
     """The node's, in the run's."""
@@ -62,12 +67,18 @@ class Node(NamedTuple):
 class World(Starter):
     """A round's ranks on this node."""
 
-    def __init__(self, node: Node, vendor: Vendor, hub: Hub, store: Store, tick: Callable[[], None]) -> None:
-        """`store`: the round's part. `tick`: called while it waits; raises if the run is to end."""
+    def __init__(
+        self, node: Node, vendor: Vendor, hub: Hub, store: Store, tick: Callable[[], None], first_rank: int
+    ) -> None:
+        """`store`: the round's part. `tick`: called while it waits; raises if the run is to end.
+
+        `first_rank`: the number of the run's workers in roles before this one.
+        """
         super().__init__()
         self._node, self._vendor, self._hub, self._store, self._tick = node, vendor, hub, store, tick
+        self._first = first_rank
         self._ranks: Dict[int, Caller] = {}
-        """The stand-ins, by rank."""
+        """The stand-ins, by rank among all of the run."""
 
         self._left: Dict[int, float] = {}
         """When each stand-in was found dead before its worker."""
@@ -118,7 +129,7 @@ class World(Starter):
             self._tick()
             self._hub.look(_LOOK_S)
             for caller in self._hub.take(b"rank"):
-                found[vendors.rank_of(variables(caller))] = caller
+                found[self._first + vendors.rank_of(variables(caller))] = caller
             self._attend_shells(starting=True)
             if self._mpirun is not None and self._mpirun.look() is not None:
                 raise CannotError(f"{self._mpirun.ended()}: {self._mpirun.said() or 'it wrote nothing'}")
@@ -130,7 +141,8 @@ class World(Starter):
         if len(found) > wanted or told != str(world):
             raise CannotError(f"{_TOO_MANY}: {len(found)} of {told}, and {wanted} of {world} were asked for")
         self._ranks = dict(sorted(found.items()))
-        return [Ranks(number, local, number, world, world) for local, number in enumerate(self._ranks)]
+        own = [number - self._first for number in self._ranks]
+        return [Ranks(number, local, number, world, world) for local, number in enumerate(own)]
 
     def complete(self, request: WorkerRequest) -> List[int]:
         """Add to a worker's request what the MPI has given its stand-in; the descriptors to be sent with it."""
@@ -187,7 +199,7 @@ class World(Starter):
     def failure(self) -> Optional[Cause]:
         """Why the MPI has ended, if it has and no worker has failed."""
         mpirun = self._mpirun
-        host, node = self._node.host, self._node.rank
+        host, node = self._node.host, self._node.node
         if self._shells is not None and self._shells.killed:
             text, kind = cause.killed("the daemon of mpirun", cause.signal_name(self._shells.killed), facts.oom_kills())
             return cause.of_node(host=host, node=node, message=text, kind=kind, time=time.time())
@@ -208,7 +220,7 @@ class World(Starter):
         by_rank = "a rank has called MPI_Abort, as its last lines report"
         message = f"{mpirun.ended()}: {said or by_rank}"
         found = cause.of_node(host=host, node=node, message=message, kind=kind, time=time.time())
-        return {**found, "rank": int(aborted[1] or aborted[2])} if aborted else found
+        return {**found, "rank": self._first + int(aborted[1] or aborted[2])} if aborted else found
 
     def over(self) -> bool:
         """Whether mpirun has ended too, after all workers of this node have; it has a moment for that."""
@@ -232,7 +244,8 @@ def hub_name(node: Node, where: str = "") -> str:
     `where`: what is to stand for the node: Slurm's name, or its rank if it has none.
     """
     job, where = node.job, where or os.environ.get("SLURMD_NODENAME") or str(node.rank)
-    secret = hashlib.sha256(f"{job.key} {job.run} {job.session} {job.attempt}".encode()).hexdigest()[:32]
+    which = f"{job.key} {job.run} {job.session} {job.attempt} {job.role if job.roles else ''}"
+    secret = hashlib.sha256(which.encode()).hexdigest()[:32]
     return f"distlaunch-mpi-{secret}-{where}"
 
 

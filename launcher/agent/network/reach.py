@@ -150,7 +150,7 @@ class Found(NamedTuple):
     """This node's addresses that all peers probing it reach, best first."""
 
     master: List[str]
-    """The same for node 0."""
+    """The same for node 0, or the node that heads this one's role."""
 
     cut_off: List[Tuple[int, int]]
     """Pairs (from, to) of nodes, the first of which reaches the second at no address."""
@@ -162,8 +162,12 @@ def explore(
     nodes: int,
     addresses: Sequence[str],
     wait: Callable[[str, Callable[[], bool], Callable[[], List[str]]], None],
+    head: int = 0,
 ) -> Found:
-    """Run the round over the run's store; `wait(what, met, missing)` waits, and raises if the run ends."""
+    """Run the round over the run's store; `wait(what, met, missing)` waits, and raises if the run ends.
+
+    `head`: the node whose addresses are to be found, too.
+    """
     token = os.urandom(8).hex().encode()
     answerer = Answerer(token)
     try:
@@ -190,9 +194,9 @@ def explore(
         everyone = [json.loads(text) for text in store.multi_get([f"reach/seen/{peer}" for peer in range(nodes)])]
     finally:
         answerer.close()
-    first = json.loads(store.get("reach/at/0"))["addresses"]
+    first = json.loads(store.get(f"reach/at/{head}"))["addresses"]
     cut_off = [(peer, int(to)) for peer, told in enumerate(everyone) for to, at in told.items() if not at]
-    return Found(common(rank, addresses, everyone), common(0, first, everyone), cut_off)
+    return Found(common(rank, addresses, everyone), common(head, first, everyone), cut_off)
 
 
 def targets(peers: Mapping[int, Mapping[str, Any]], own: Sequence[str]) -> List[Target]:

@@ -6,6 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn, Optional
 
+from .. import roles
+
 if TYPE_CHECKING:
     from ..forkserver.prefork import Forked
     from ..job import Job
@@ -16,6 +18,7 @@ def run(job: Job, rank: int, stream: int, forked: Optional[Forked] = None, above
 
     `forked`: its fork server, if that is already running. `above`: the pid of the only process that it works for.
     """
+    job = roles.job_of(job, rank)
     if above:
         from . import below
 

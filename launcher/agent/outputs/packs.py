@@ -41,8 +41,7 @@ def laid(job: Job, top: str, rank: int) -> Job:
     def now(path: str) -> str:
         return real + path[len(work) :] if f"{path}/".startswith(f"{work}/") else path
 
-    output_dir = now(job.output_dir) if job.output_dir else job.output_dir
-    return job._replace(cwd=now(job.cwd), command=[now(job.command[0]), *job.command[1:]], output_dir=output_dir)
+    return job.with_files(now)
 
 
 def _lay(job: Job, top: str, work: str) -> None:

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any, BinaryIO, Dict, List, Mapping, NoReturn, Optional
 
-from .. import protocol
+from .. import protocol, roles
 from ..cause import signal_name
 from ..forkserver import prefork
 from ..network import routes
@@ -202,7 +202,7 @@ def _become_agent(
         from ..node.function_call import as_script
         from ..node.run import run
 
-        job = Job.read(spec)
+        job = roles.job_of(Job.read(spec), rank)
         changed = [name for name, value in env.items() if os.environ.get(name) != value]
         os.environ.update(env)
         sys.argv[:] = arguments

@@ -24,7 +24,7 @@ from launcher.errors import BackendUnavailableError, RequestError
 from launcher.login.connection import Login
 from launcher.runs import directories, records
 from launcher.runs.liveness import Liveness
-from launcher.spec import check_secrets_here
+from launcher.settings.job_checks import check_secrets_here
 from launcher.system import storage
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from launcher.backends.ansible.start import forget, on_record, start
 from launcher.backends.ansible.stream import FETCH_S, fetch
 from launcher.errors import RequestError
-from launcher.spec import check_secrets_here
+from launcher.settings.job_checks import check_secrets_here
 from launcher.system import storage
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from launcher.backends.kubernetes.objects import KINDS
 from launcher.backends.kubernetes.pod import QUEUE_LABEL, RUN_LABEL, STARTS_AGAIN
 from launcher.backends.kubernetes.pod_logs import PodLogs
 from launcher.errors import CommandError, RequestError
-from launcher.spec import check_secrets_here
+from launcher.settings.job_checks import check_secrets_here
 from launcher.system import storage
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from launcher.backends._base import (
 )
 from launcher.backends._files import FileStream
 from launcher.backends._outputs import SharedOutputs
+from launcher.backends._roles import names_of, parts_of_nodes, with_roles
 from launcher.backends._writing import write_beside, write_files
 from launcher.backends.local import processes, programs
 from launcher.backends.local.handle import AgentProcess, LocalHandle
@@ -74,23 +75,30 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
         if inside := batch.found(os.environ):
             output.warn(f"local uses only this host of {inside.text}; all of them: {inside.way_out}")
         python = programs.find_python(spec)
-        if spec.kind == "program":
-            programs.find_program(spec, python)
+        for part in spec.parts:
+            programs.find_program(part, python)
         nodes = spec.nodes.max
         shares = _gpu_shares(nodes, {**os.environ, **spec.env}) if not self.opts.share_gpus else None
         gpus = len(shares[0]) if shares else len(facts.gpus({**os.environ, **spec.env}))
-        workers = max(1, gpus) if spec.workers_per_node == "auto" else spec.workers_per_node
+
+        def workers(part: JobSpec) -> int:
+            return max(1, gpus) if part.workers_per_node == "auto" else part.workers_per_node
+
         meet: Rendezvous = {"file": str(run_dir / "rendezvous.json")}
         job = spec.job(run=run_dir.name, directory=str(run_dir), rendezvous=meet)._replace(
             master_addr=LOOPBACK,
-            workers=workers,
+            workers=workers(spec),
             sigterm_means=Failure.CANCELLED,
             output_dir=spec.cwd,
             shares_host=nodes > 1,
             node_env=[{"CUDA_VISIBLE_DEVICES": ",".join(ids)} for ids in shares] if shares else None,
         )
-        host = os.uname().nodename
-        rows = tuple(PlannedNode(node_rank=rank, host=host, workers=workers) for rank in range(nodes))
+        job = with_roles(job, spec, lambda part: {"workers": workers(part)})
+        host, of_nodes = os.uname().nodename, zip(parts_of_nodes(spec), names_of(spec), strict=True)
+        rows = tuple(
+            PlannedNode(node_rank=rank, host=host, workers=workers(part), role=name)
+            for rank, (part, name) in enumerate(of_nodes)
+        )
         return LocalPlan(run_dir=run_dir, python=python, job=job, nodes=rows)
 
     def render(self, plan: LocalPlan) -> Mapping[str, str]:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def find_program(spec: JobSpec, python: str) -> None:
-    """Raise `SpecError` if the program is not on this machine; on other hosts the agents report it."""
+    """Raise `SpecError` if it is a program, and not on this machine; on other hosts the agents report it."""
+    if spec.kind != "program":
+        return
     import shutil
 
     name = spec.command[0]

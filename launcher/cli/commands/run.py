@@ -12,6 +12,7 @@ from launcher.cli.launch import SCRIPT_LAST, launch, launching, options_of_clust
 from launcher.cli.parameters import flag, parameter
 from launcher.errors import SpecError
 from launcher.service.request import are_several
+from launcher.settings.run_file import split
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +22,8 @@ CONTEXT_SETTINGS = SCRIPT_LAST
 
 def _run_on(values: dict[str, Any]) -> int:
     if are_several(values["on"]):
+        if values.get("roles") or split(values.get("role"))[1]:
+            raise SpecError("a run with roles cannot be queued on several clusters", hint="--on with one name")
         from launcher.cli import racing  # few launches need it
 
         return racing.launch({**values, "cluster": values["on"]})

@@ -1,0 +1,75 @@
+"""A run as a whole, where its roles have groups of their own: its end, which is the same for all, and lost nodes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Callable, List, Set
+
+from .. import roles
+from ..job import Job
+from ..store.interface import Store
+
+if TYPE_CHECKING:
+    from ..messages import Verdict
+
+MET = "met/offered"
+"""Key that is there once all nodes of all roles have met."""
+
+_END, _ROLES_DONE = "end", "roles/done"
+
+
+class Whole:
+    """The verdicts of a run. Without roles, that of its only group is the run's."""
+
+    def __init__(self, job: Job, tell: Callable[..., None]) -> None:
+        """`tell` writes events."""
+        self._roles = roles.of(job)
+        self._job, self.tell = job, tell
+        self._forgiven: Set[int] = set()
+        self._counted = False
+        self.keys: List[str] = [_END] if job.roles else []
+        """The keys of verdicts that come before the group's own."""
+
+    def publish_end(self, store: Store, key: str, verdict: Verdict) -> None:
+        """Publish the end to all nodes; if they are about to restart, in the next round."""
+        if self._job.roles:
+            store.compare_set(_END, "", json.dumps(verdict))
+            return
+        while json.loads(store.compare_set(key, "", json.dumps(verdict)))["kind"] == "restart":
+            key = f"round/{int(key.split('/')[1]) + 1}/verdict"
+
+    def hand_on(self, store: Store, verdict: Verdict) -> Verdict:
+        """Make the verdict of one role that of the run, unless it only starts the role again; the one that stands."""
+        if not self._job.roles or verdict["kind"] == "restart":
+            return verdict
+        stands: Verdict = json.loads(store.compare_set(_END, "", json.dumps(verdict)))
+        return stands
+
+    def publish_loss(self, store: Store, key: str, loss: Verdict) -> None:
+        """On node 0: publish the loss of another node; one whose role ignores failures counts as done."""
+        node = loss["node"]
+        role = roles.at(self._job, node)
+        if role.on_failure == roles.IGNORE and store.check([MET]):
+            if node not in self._forgiven:
+                self._forgiven.add(node)
+                self.tell("warning", message=f"{loss['message']}; ignored, as its role {role.name} is to be")
+                count_finished(store, role, node, "round/0/finished", "lost")  # such a role has one round
+            return
+        store.compare_set(_END if self._job.roles else key, "", json.dumps(loss))
+
+    def are_done(self, store: Store, node: int) -> bool:
+        """Count the role of this node as done; whether all are, apart from those that serve the others."""
+        if not self._job.roles:
+            return True
+        role, mine = roles.at(self._job, node), str(node)
+        counts = not role.serves and store.compare_set(f"{role.prefix}done", "", mine) == mine.encode()
+        if counts and not self._counted:
+            self._counted = True
+            store.add(_ROLES_DONE, 1)
+        return int(store.add(_ROLES_DONE, 0)) >= sum(not role.serves for role in self._roles)
+
+
+def count_finished(store: Store, role: roles.Role, node: int, counter: str, how: str = "finished") -> None:
+    """Count a node as finished in that counter of its role; once, although it may be lost afterwards."""
+    if store.compare_set(f"{role.prefix}{counter}/{node}", "", how) == how.encode():
+        store.add(f"{role.prefix}{counter}", 1)
