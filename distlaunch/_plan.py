@@ -66,7 +66,7 @@ class Plan:
 
 @quiet
 def plan(
-    script: str | os.PathLike[str],
+    script: str | os.PathLike[str] | None = None,
     args: Iterable[str] = (),
     *,
     backend: str | None = None,
@@ -81,7 +81,7 @@ def plan(
 
 
 def submit(
-    script: str | os.PathLike[str],
+    script: str | os.PathLike[str] | None = None,
     args: Iterable[str] = (),
     *,
     backend: str | None = None,
@@ -95,7 +95,7 @@ def submit(
     `backend` is `local` unless a backend, or a `cluster` of the settings, is named. `module`: `script` is the name of a
     module. `program`: `script` is a program, not a Python script. `options` are those of the command line, with
     underscores: `nodes=4`, `nproc_per_node=8`, `time=3600`, `env={"A": "1"}`, `partition="gpu"`. Settings files and
-    `DISTLAUNCH_*` variables apply as they do there.
+    `DISTLAUNCH_*` variables apply as they do there. `roles`, the path of a run file, takes the place of `script`.
 
     `cluster` may name several, as `juno,lab`, or `any`. If none can start the run now, it is queued on several, and
     this waits until the first has started it.
@@ -109,7 +109,7 @@ def submit(
 
 
 def request(
-    script: str | os.PathLike[str],
+    script: str | os.PathLike[str] | None,
     args: Iterable[str],
     backend: str | None,
     cluster: str | None,
@@ -120,7 +120,7 @@ def request(
 
 
 def _values(
-    script: str | os.PathLike[str],
+    script: str | os.PathLike[str] | None,
     args: Iterable[str],
     backend: str | None,
     cluster: str | None,
@@ -130,7 +130,8 @@ def _values(
         raise SpecError(f"args is a single string, {args!r}", hint='write a list: ["--epochs", "20"]')
     found = options.values(given, backend, cluster)
     return {
-        **found, "script": str(script), "args": [str(arg) for arg in args], "cluster": cluster, "detach": True,
+        **found, "script": None if script is None else str(script), "args": [str(arg) for arg in args],
+        "cluster": cluster, "detach": True,
     }  # fmt: skip
 
 

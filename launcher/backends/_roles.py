@@ -18,14 +18,19 @@ _FIELDS = (
 
 
 def with_roles(job: Job, spec: JobSpec, own: Callable[[JobSpec], dict[str, Any]]) -> Job:
-    """The job, with what each role has of its own. `own`: fields that the backend decides, such as the command."""
+    """The job, with what each role has of its own.
+
+    `own`: fields that the backend decides, such as the command; None for those that only the node knows.
+    """
     if not spec.roles:
         return job
     found = []
     for role in spec.roles:
         fields = role.job.job(run=job.run, directory=job.directory, rendezvous=job.rendezvous)._asdict()
         how = {"name": role.name, "nodes": role.job.nodes.max, "on_failure": role.on_failure, "serves": role.serves}
-        found.append({**how, **{name: fields[name] for name in _FIELDS}, **own(role.job)})
+        told = own(role.job)
+        fields = {name: value for name, value in {**fields, **told}.items() if name in _FIELDS}
+        found.append({**how, **{name: value for name, value in fields.items() if told.get(name, "") is not None}})
     return job._replace(roles=found)
 
 

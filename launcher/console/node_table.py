@@ -76,10 +76,12 @@ def _rank(word: str) -> int:
 
 def _table(nodes: Sequence[Mapping[str, Any]], words: Sequence[str] = ()) -> list[str]:
     """One row per node; `words`: its state, if the column is wanted."""
+    has_roles = any(node.get("role") for node in nodes)
     rows = [
         (
             node.get("node"),
             node.get("host"),
+            *((node.get("role"),) if has_roles else ()),
             summary.ranks_text(tuple(node.get("ranks") or ())),
             node.get("workers"),
             (words[number] if words else None) or node.get("result") or node.get("stopping") or None,
@@ -88,4 +90,5 @@ def _table(nodes: Sequence[Mapping[str, Any]], words: Sequence[str] = ()) -> lis
         for number, node in enumerate(nodes)
     ]
     state = "STATE" if words else "RESULT"
-    return tables.table(("NODE", "HOST", "RANKS", "RUNNING", state, "LAST SEEN"), rows).splitlines()
+    heads = ("NODE", "HOST", *(("ROLE",) if has_roles else ()), "RANKS", "RUNNING", state, "LAST SEEN")
+    return tables.table(heads, rows).splitlines()

@@ -13,6 +13,9 @@ class PlannedNode(TypedDict):
     workers: int | None
     """Null: known only on the node."""
 
+    role: str
+    """Empty if the run has no roles."""
+
 
 class SentFile(TypedDict):
     """A file of the user that is sent along."""

@@ -48,6 +48,9 @@ class Node(TypedDict):
     """Its rank."""
 
     host: str
+    role: str
+    """Empty if the run has no roles, or before the rendezvous."""
+
     ranks: list[int]
     """Ranks of its workers."""
 

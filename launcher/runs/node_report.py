@@ -25,6 +25,7 @@ class NodeReport:
 
     node: int
     host: str = ""
+    role: str = ""
     ranks: tuple[int, ...] = ()
     workers: int | None = None
     """How many are running; None before the first one."""
@@ -84,6 +85,7 @@ class NodeReport:
         return {
             "node": self.node,
             "host": self.host,
+            "role": self.role,
             "ranks": list(self.ranks),
             "workers": self.workers,
             "master": self.master,
@@ -116,6 +118,7 @@ class NodeReport:
         self.started = self.started or self.last_seen
 
     def _on_rendezvous(self, fields: dict[str, Any]) -> None:
+        self.role = str(fields.get("role") or "")
         ranks = fields.get("ranks")
         self.ranks = tuple(ranks) if isinstance(ranks, list) else self.ranks
         self.master = f"{fields.get('master_addr')}:{fields.get('master_port')}"

@@ -90,6 +90,7 @@ class RunReport:
         # Fewer nodes than planned may have been started, for example only on hosts that were free.
         self.min_nodes = min(min_nodes or len(hosts), len(hosts) or 1)
         self.may_start_again = may_start_again
+        self.may_fail: Sequence[int] = ()  # nodes whose failures end nothing by themselves
         self.queued_since: float | None = None
         """When the run was submitted to a queue, in Unix seconds."""
 
@@ -170,10 +171,10 @@ class RunReport:
             _vanished(node, detail, causes.get(node.node), cancel_requested) for node in gone if node.cause is None
         ]
 
-        def order(cause: Cause) -> tuple[bool, float]:
+        def order(cause: Cause) -> tuple[bool, bool, float]:
             # Without a request to cancel, nodes were cancelled because something else had failed.
             swept = cause.get("class") == Failure.CANCELLED and cancel_requested is None
-            return (bool(cause.get("secondary")) or swept, _time(cause))
+            return (bool(cause.get("secondary")) or swept, cause.get("node") in self.may_fail, _time(cause))
 
         first = min(found, key=order, default=None)
         return first and self._placed(first)

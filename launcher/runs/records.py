@@ -52,8 +52,8 @@ class Run:
     nodes: str = ""
     workers: str = ""
     plan: Mapping[str, Any] = field(default_factory=dict)
-    """`nodes` (node_rank, host, workers), `master`, `min_nodes`, `grace_s`, `may_start_again`, `has_queue`;
-    `tasks` of an array."""
+    """`nodes` (node_rank, host, workers, role), `master`, `min_nodes`, `may_fail`, `grace_s`, `may_start_again`,
+    `has_queue`; `tasks` of an array."""
 
     given: Mapping[str, Any] = field(default_factory=dict)
     """Script, arguments and options of the job as they were given, without what files and variables set."""
@@ -147,6 +147,11 @@ class Run:
         """How many nodes have to succeed; None: all."""
         least = self.plan.get("min_nodes")
         return least if isinstance(least, int) else None
+
+    @property
+    def may_fail(self) -> list[int]:
+        """Nodes whose failures end nothing by themselves, as their roles ignore them."""
+        return list(self.plan.get("may_fail", ()))
 
     @property
     def may_start_again(self) -> bool:

@@ -62,6 +62,7 @@ def start(launch: Launch, interrupts: Interrupts | Unattended) -> records.Run:
 
 def record_of(request: Request, plan: Plan, path: Path) -> records.Run:
     """The run's record, which outlives this process; it is not written yet."""
+    may_fail = _may_fail(request.job)
     return records.Run(
         id=path.name,
         path=path,
@@ -77,7 +78,8 @@ def record_of(request: Request, plan: Plan, path: Path) -> records.Run:
         plan={
             "nodes": [asdict(node) for node in plan.nodes],
             "master": plan.master,
-            "min_nodes": len(plan.nodes) if request.job.all_nodes else _needed(request.job),
+            "min_nodes": len(plan.nodes) if request.job.all_nodes else max(1, request.job.nodes.min - len(may_fail)),
+            **({"may_fail": may_fail} if may_fail else {}),
             "grace_s": request.job.grace_s,
             "has_queue": request.backend.has_queue,
             "may_start_again": request.backend.may_start_again,
@@ -86,9 +88,10 @@ def record_of(request: Request, plan: Plan, path: Path) -> records.Run:
     )
 
 
-def _needed(job: JobSpec) -> int:
-    """How many nodes have to succeed: an elastic run may lose some, and so may a role whose failures are ignored."""
-    return max(1, job.nodes.min - sum(role.job.nodes.max for role in job.roles if role.on_failure == IGNORE))
+def _may_fail(job: JobSpec) -> list[int]:
+    """The nodes of roles whose failures are ignored."""
+    every = [role.on_failure for role in job.roles for _ in range(role.job.nodes.max)]
+    return [node for node, how in enumerate(every) if how == IGNORE]
 
 
 def send(backend: AnyBackend, plan: Plan, run: records.Run, interrupts: Interrupts | Unattended) -> records.Run:

@@ -16,7 +16,7 @@ from launcher.settings import config
 from launcher.settings.options import JobOptions
 from launcher.system import names
 
-_FOR_ALL = {"module": bool, "unique": bool, "if_running": str}
+_FOR_ALL = {"module": bool, "unique": bool, "if_running": str, "roles": str}
 _OF_A_TERMINAL = tuple(item.name for item in fields(LaunchOptions) if item.name not in _FOR_ALL)
 _OF_A_TERMINAL += ("fetch", "fetch_node")
 _DURATIONS = ("time", "grace", "rdzv_timeout", "peer_timeout", "claim_wait")

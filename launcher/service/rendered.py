@@ -84,7 +84,10 @@ def render(launch: Launch) -> Rendered:
     sent = request.backend.files(plan)
     data: Planned = {
         "backend": request.backend_name,
-        "nodes": [{"node_rank": node.node_rank, "host": node.host, "workers": node.workers} for node in plan.nodes],
+        "nodes": [
+            {"node_rank": node.node_rank, "host": node.host, "workers": node.workers, "role": node.role}
+            for node in plan.nodes
+        ],
         "master": plan.master,
         "files": dict(texts),
         "sent": _sent(request, sent),

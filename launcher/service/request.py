@@ -120,6 +120,8 @@ def _made(
     """The job, of one script or of several roles."""
     if roles := asked_roles(values, where.backend.options):
         return of_roles(roles, options, where.backend, partial(_of_role, values, settings, where.cluster))
+    if values["script"] is None:
+        raise SpecError("no script given", hint="name one, or roles")
     made = of_script(config.build(JobOptions, job), options, values["script"], values.get("args") or [])
     return of_workers(made, job, where.backend)
 

@@ -62,8 +62,11 @@ def of_words(words: Iterable[str]) -> list[RoleRequest]:
             script, *args = shlex.split(command) or [""]
         except ValueError as error:
             raise SpecError(f"--role {name}: {error}") from None
-        values = {"nodes": Setting(nodes, "flag", (Setting(nodes, "flag"),))}
-        found.append(RoleRequest(name, f"--role {name}", script, tuple(args), False, roles.END, False, values))
+        where = f"--role {name}"
+        if not nodes:
+            raise SpecError(f"{where}: role {name} has no nodes", hint="--role NAME:NODES:SCRIPT")
+        values = {"nodes": Setting(nodes, where, (Setting(nodes, where),))}
+        found.append(RoleRequest(name, where, script, tuple(args), False, roles.END, False, values))
     return _checked(found)
 
 

@@ -106,10 +106,14 @@ class Nodes:
         self._watch.receive(key, stands)
         return stands
 
-    def publish_loss(self, cause: Cause) -> None:
-        """Report to all nodes that this one is lost."""
+    def publish_loss(self, cause: Cause) -> bool:
+        """Report to all nodes that this one is lost; whether that ends the run."""
+        if self.whole.is_ignored(self.store, self.node_rank):
+            self.whole.explain_loss(self.store, self.node_rank, cause["message"])
+            return False
         verdict: Verdict = {"kind": "lost", "node": self.node_rank, "host": self.host, "cause": cause}
         self.whole.publish_end(self.store, self._watch.key, verdict)
+        return True
 
     def request_stop(self, message: AgentToGroup) -> None:
         """Stop the run on all nodes: waits end and no restart follows. Or let this node alone leave the run."""
@@ -173,7 +177,7 @@ class Nodes:
 
     def _expected(self) -> int:
         """The number of nodes to wait for in the shutdown barrier."""
-        return self.job.max_nodes if self.job.roles else self.members.count
+        return self.whole.nodes_left(self.store) if self.job.roles else self.members.count
 
     def all_succeeded(self) -> bool:
         """Whether the workers of all nodes have succeeded, although this node's own loop has not noticed."""

@@ -16,6 +16,7 @@ MET = "met/offered"
 """Key that is there once all nodes of all roles have met."""
 
 _END, _ROLES_DONE = "end", "roles/done"
+_LOST, _WHY = "roles/lost", "roles/why-lost"
 
 
 class Whole:
@@ -45,14 +46,29 @@ class Whole:
         stands: Verdict = json.loads(store.compare_set(_END, "", json.dumps(verdict)))
         return stands
 
+    def is_ignored(self, store: Store, node: int) -> bool:
+        """Whether the loss of a node is to be ignored: once all have met, by its role."""
+        return roles.at(self._job, node).on_failure == roles.IGNORE and store.check([MET])
+
+    def explain_loss(self, store: Store, node: int, why: str) -> None:
+        """Tell node 0 why a node will be lost."""
+        store.set(f"{_WHY}/{node}", why)
+
+    def nodes_left(self, store: Store) -> int:
+        """How many nodes the run has, without those whose loss was ignored."""
+        return self._job.max_nodes - store.add(_LOST, 0)
+
     def publish_loss(self, store: Store, key: str, loss: Verdict) -> None:
         """On node 0: publish the loss of another node; one whose role ignores failures counts as done."""
         node = loss["node"]
         role = roles.at(self._job, node)
-        if role.on_failure == roles.IGNORE and store.check([MET]):
+        if self.is_ignored(store, node):
             if node not in self._forgiven:
                 self._forgiven.add(node)
-                self.tell("warning", message=f"{loss['message']}; ignored, as its role {role.name} is to be")
+                (why,) = store.peek([f"{_WHY}/{node}"])
+                message = f"node {node}: {why.decode()}" if why else loss["message"]
+                self.tell("warning", message=f"{message}; ignored, as its role {role.name} is to be")
+                store.add(_LOST, 1)
                 count_finished(store, role, node, "round/0/finished", "lost")  # such a role has one round
             return
         store.compare_set(_END if self._job.roles else key, "", json.dumps(loss))

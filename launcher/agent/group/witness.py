@@ -56,8 +56,8 @@ class Witness:
 
     def _tell_peers(self, why: Cause) -> None:
         with contextlib.suppress(RuntimeError):
-            self.nodes.publish_loss(why)
-            self.nodes.shutdown_barrier(reported=True, succeeded=False)
+            if self.nodes.publish_loss(why):  # else node 0 is to notice that this node's connection closes
+                self.nodes.shutdown_barrier(reported=True, succeeded=False)
 
     def _cause(self, by_itself: bool) -> Cause:
         status, crash = _how_it_ended(self._agent), _text(os.path.join(self._scratch, CRASH))

@@ -93,7 +93,7 @@ def files(given: Sequence[str], cwd: str) -> list[str]:
     return [os.path.abspath(path) for path in paths if os.path.exists(path)]
 
 
-def hosts(inventory: Sequence[str], limit: str, env: Mapping[str, str], *, exclude: str = "") -> list[Host]:
+def hosts(inventory: Sequence[str], limit: str, env: Mapping[str, str], exclude: str = "") -> list[Host]:
     """All hosts that match, by `distlaunch_rank` if they have it, else in natural order. Raises `SpecError`."""
     argv = [program("ansible-inventory"), "--list"]
     argv += [part for source in inventory for part in ("--inventory", source)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from launcher.login import address
 from launcher.settings.options import duration, not_below, one_of, option
@@ -12,6 +13,8 @@ from launcher.spec import parse_size
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsibleOptions:
     """Which hosts to use, and what to send there."""
+
+    per_role: ClassVar[tuple[str, ...]] = ("limit", "container_image", "container_mounts", "container_runtime")
 
     inventory: tuple[str, ...] = option(
         (),

@@ -9,8 +9,9 @@ from launcher.agent.failures import Failure
 from launcher.agent.forkserver.guess import SURELY
 from launcher.backends._base import PlannedNode
 from launcher.backends._interpreter import needed
+from launcher.backends._roles import names_of, parts_of_nodes, with_roles
 from launcher.backends.ansible import ansible_config as config
-from launcher.backends.ansible import inventory, playbook
+from launcher.backends.ansible import inventory, of_roles, playbook
 from launcher.backends.ansible.plan import AnsiblePlan
 from launcher.errors import SpecError
 from launcher.payload import project, scripts, setup_lines
@@ -19,9 +20,10 @@ from launcher.spec import parse_duration, parse_size
 from launcher.system import amounts, trust
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from launcher.agent.job import Job
     from launcher.backends.ansible.inventory import Host
     from launcher.backends.ansible.options import AnsibleOptions
     from launcher.login.connection import Login
@@ -34,11 +36,8 @@ def plan(options: AnsibleOptions, spec: JobSpec, run_dir: Path, login: Login | N
     sources = inventory.sources(options.inventory, spec.cwd)
     settings = config.variables(sources, spec.cwd, 1)
     playbook.prepare()
-    found = inventory.hosts(sources, options.limit, settings, exclude=options.exclude)
-    wanted = _wanted(options, spec, found)
-    chosen = found if options.partial else found[: wanted + options.spares]
-    files, command = _files(options, spec, directories.root_of(run_dir))
-    workers = _workers(spec)
+    chosen, wanted = _hosts(options, spec, lambda limit: inventory.hosts(sources, limit, settings, options.exclude))
+    files, commands = _files(options, spec, directories.root_of(run_dir))
     least = wanted if spec.all_nodes else spec.nodes.min
     variables: dict[str, Any] = {
         "distlaunch_run": run_dir.name,
@@ -50,9 +49,10 @@ def plan(options: AnsibleOptions, spec: JobSpec, run_dir: Path, login: Login | N
         **_of_files(files, spec.cwd),
         "distlaunch_secrets": list(spec.secrets),
         **_of_python(options, spec),
+        **({"distlaunch_parts": _parts(spec, chosen)} if spec.roles else {}),
     }
     job = spec.job(run=run_dir.name, directory="", rendezvous={})._replace(
-        command=command,
+        command=commands[0],
         min_nodes=least,
         max_nodes=wanted,
         sigterm_means=Failure.CANCELLED,
@@ -63,14 +63,30 @@ def plan(options: AnsibleOptions, spec: JobSpec, run_dir: Path, login: Login | N
         inventory=sources,
         settings=settings | {"ANSIBLE_FORKS": str(len(chosen))},
         variables=variables,
-        job=job,
+        job=_with_roles(job, spec, commands),
         job_secrets=spec.secrets,
         snapshot=files,
-        nodes=_rows(chosen[:wanted], workers),
+        nodes=_rows(chosen[:wanted], spec),
         spares=tuple(host.name for host in chosen[wanted:]),
         setup="\n".join(setup_lines.watched(options.setup, ship_secrets=spec.ship_secrets)),
         container=_container(options, spec),
     )
+
+
+def _hosts(options: AnsibleOptions, spec: JobSpec, matching: Callable[[str], list[Host]]) -> tuple[list[Host], int]:
+    """The hosts in the order of their node ranks, then the spares; and the number of nodes."""
+    if spec.roles:
+        chosen = of_roles.hosts(options, spec, matching)
+        return chosen, len(chosen)
+    found = matching(options.limit)
+    wanted = _wanted(options, spec, found)
+    return (found if options.partial else found[: wanted + options.spares]), wanted
+
+
+def _with_roles(job: Job, spec: JobSpec, commands: Sequence[list[str]]) -> Job:
+    """The job, with what each role has of its own. How many workers there are, a host may know."""
+    of_job = dict(zip(map(id, spec.parts), commands, strict=True))
+    return with_roles(job, spec, lambda part: {"command": of_job[id(part)], "workers": None})
 
 
 def _workers(spec: JobSpec) -> int | None:
@@ -79,14 +95,33 @@ def _workers(spec: JobSpec) -> int | None:
 
 def _of_python(options: AnsibleOptions, spec: JobSpec) -> dict[str, Any]:
     """Variables about the workers, and the hosts' Python, which runs none of them if they are in a container."""
-    found: dict[str, Any] = {"distlaunch_workers": workers} if (workers := _workers(spec)) else {}
+    workers = None if spec.roles else _workers(spec)
+    found: dict[str, Any] = {"distlaunch_workers": workers} if workers else {}
     if options.container_image:
         return {**found, "distlaunch_torch": False}
-    (module, wants), contract = needed(spec), str(spec.agents.get("contract") or "torchrun")
-    found["distlaunch_torch"] = module == "torch" and wants == SURELY
-    if contracts.load(contract).mpi or (contracts.load(contract).required and spec.kind != "program"):
-        found["distlaunch_contract"] = contract
+    torch, contract = _needs(spec.parts[0])
+    found |= {"distlaunch_torch": torch, **({"distlaunch_contract": contract} if contract else {})}
     return {**found, **({"distlaunch_python": spec.python} if spec.python else {})}
+
+
+def _needs(spec: JobSpec) -> tuple[bool, str]:
+    """Whether the workers need torch, and their contract if it needs another framework."""
+    (module, wants), contract = needed(spec), str(spec.agents.get("contract") or "torchrun")
+    other = contracts.load(contract).mpi or (contracts.load(contract).required and spec.kind != "program")
+    return module == "torch" and wants == SURELY, contract if other else ""
+
+
+def _parts(spec: JobSpec, hosts: Sequence[Host]) -> dict[str, dict[str, Any]]:
+    """What differs between the hosts of a run with roles, by host."""
+    found: dict[str, dict[str, Any]] = {}
+    left = list(hosts)
+    for role in spec.roles:
+        own, left = left[: role.job.nodes.max], left[role.job.nodes.max :]
+        container = _container(role.options, role.job)
+        torch, contract = (False, "") if container else _needs(role.job)
+        about = {"role": role.name, "torch": torch, "contract": contract, "container": container}
+        found |= {host.name: {**about, "workers": str(_workers(role.job) or host.workers or "auto")} for host in own}
+    return found
 
 
 def _container(options: AnsibleOptions, spec: JobSpec) -> dict[str, Any] | None:
@@ -103,9 +138,17 @@ def _container(options: AnsibleOptions, spec: JobSpec) -> dict[str, Any] | None:
     }
 
 
-def _rows(hosts: Sequence[Host], workers: int | None) -> tuple[PlannedNode, ...]:
+def _rows(hosts: Sequence[Host], spec: JobSpec) -> tuple[PlannedNode, ...]:
+    parts, names = parts_of_nodes(spec), names_of(spec)
+    same = not spec.roles  # the number of nodes may be the inventory's
     return tuple(
-        PlannedNode(node_rank=rank, host=host.name, workers=workers or host.workers) for rank, host in enumerate(hosts)
+        PlannedNode(
+            node_rank=rank,
+            host=host.name,
+            workers=_workers(spec if same else parts[rank]) or host.workers,
+            role="" if same else names[rank],
+        )
+        for rank, host in enumerate(hosts)
     )
 
 
@@ -152,11 +195,11 @@ def _of_files(files: Snapshot | None, cwd: str) -> dict[str, Any]:
     }
 
 
-def _files(options: AnsibleOptions, spec: JobSpec, runs_root: Path) -> tuple[Snapshot | None, list[str]]:
-    """The files to send, and the command relative to them: workers start in their top directory."""
-    bundled = spec.kind == "script" and scripts.is_bundled(spec.command[0])
+def _files(options: AnsibleOptions, spec: JobSpec, runs_root: Path) -> tuple[Snapshot | None, list[list[str]]]:
+    """The files to send, and the roles' commands relative to them: workers start in their top directory."""
+    bundled = any(part.kind == "script" and scripts.is_bundled(part.command[0]) for part in spec.parts)
     if options.in_place and not bundled:
-        return None, list(spec.command)
+        return None, [list(part.command) for part in spec.parts]
     limit = parse_size(options.snapshot_limit, "snapshot-limit")
-    found, _, command = project.files(spec, runs_root, limit_bytes=limit)
-    return found, command
+    found, root, _ = project.files(spec, runs_root, limit_bytes=limit)
+    return found, [project.command_in(part, root) for part in spec.parts]

@@ -54,8 +54,12 @@ def restore(options: AnsibleOptions, handle: AnsibleHandle, cwd: str, login: Log
         "distlaunch_torch": False,  # they had what the script needs
         "distlaunch_python": _same("interpreters", [one.python for one in requests]),
     }
-    workers = {str(one.job.get("workers")) for one in requests}
-    variables |= {"distlaunch_workers": workers.pop()} if len(workers) == 1 else {}
+    workers = [str(one.job.get("workers")) for one in requests]
+    variables |= {"distlaunch_workers": workers[0]} if len(set(workers)) == 1 else {}
+    if job.get("roles"):
+        needs = {"role": "", "torch": False, "contract": ""}
+        parts = zip(handle["hosts"], workers, strict=True)
+        variables["distlaunch_parts"] = {host: {**needs, "workers": count} for host, count in parts}
     job = {name: value for name, value in job.items() if name in Job._fields and name not in BY_HOST}
     texts = playbook.directory_texts(sources, settings, variables)
     setup = setup_lines.watched(options.setup, ship_secrets=True)

@@ -60,7 +60,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         self._proxy = str(args.get("proxy") or "")
         of_all = {"rule": self._archive.rule, "trusted": self._trusted, "here": args.get("here"), "proxy": self._proxy}
         hostvars = (task_vars or {})["hostvars"]
-        self._targets = {host: target(host, hostvars, self._play_context, **of_all) for host in hosts}
+        targets = {host: target(host, hostvars, self._play_context, **of_all) for host in hosts}
+        self._parts = parts = dict(args.get("parts") or {})
+        self._targets = {
+            host: there._replace(workers=str(parts[host]["workers"])) if host in parts else there
+            for host, there in targets.items()
+        }
         secrets = _secrets(args) if args["do"] == "start" else {}
         with Asking(hosts, result, args.get("report") or "", float(args["timeout_s"])) as self._asking:
             found = self._look(hosts)
@@ -90,7 +95,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         program = self._archive.boot()
 
         def look(host: str) -> Answer:
-            return self._look_at(host, self._targets[host], request, program)
+            contract = self._parts.get(host, request)["contract"]
+            return self._look_at(host, self._targets[host], {**request, "contract": contract}, program)
 
         return self._asking.each("preflight", hosts, look)
 

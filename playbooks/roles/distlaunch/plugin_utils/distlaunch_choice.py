@@ -156,7 +156,7 @@ def choose(found: Mapping[str, Facts], args: Facts) -> tuple[dict[str, Problem],
     """Problems by host, notes, and the choice, which is None if there are too few hosts.
 
     `found` has the hosts' facts in order; `args` has `nodes` (how many to use), `least` (how many are enough),
-    `digest`, `own_disk`, and what `find_problems` needs.
+    `digest`, `own_disk`, and what `find_problems` needs. The hosts of a run with roles are those in `parts`.
     """
     problems, notes = find_problems(found, args)
     good = [host for host in found if host not in problems][: int(args["nodes"])]
@@ -196,18 +196,32 @@ def meeting_point(tried: Mapping[str, Mapping[str, bool]]) -> tuple[dict[str, st
 
 def find_problems(found: Mapping[str, Facts], args: Facts) -> tuple[dict[str, Problem], list[str]]:
     """Why hosts cannot take part, by host, and warnings about hosts that can."""
-    problems = {host: problem for host, facts in found.items() if (problem := _own_problem(facts, args))}
+    needs = {host: _needs(host, args) for host in found}
+    problems = {host: problem for host, facts in found.items() if (problem := _own_problem(facts, needs[host]))}
     good = {host: facts for host, facts in found.items() if host not in problems}
     _same_machine(good, problems)
-    if args["torch"]:
+    for role in dict.fromkeys(needs[host].get("role") for host in good):
+        _alike({host: facts for host, facts in good.items() if needs[host].get("role") == role}, problems, needs)
+    return problems, _warnings(good)
+
+
+def _needs(host: str, args: Facts) -> dict[str, Any]:
+    """What matters on a host: with roles, what its role needs."""
+    part = (args.get("parts") or {}).get(host)
+    return {**args, **part, "gpus_matter": part["workers"] == "auto"} if part else dict(args)
+
+
+def _alike(good: Mapping[str, Facts], problems: dict[str, Problem], needs: Mapping[str, Facts]) -> None:
+    """Reject hosts that lack what most others of the same role have."""
+    need = needs[next(iter(good))]
+    if need["torch"]:
         _different(good, problems, "torch", "torch")
     _different(good, problems, "framework", "its framework")
-    if args["gpus_matter"] and any(facts["gpus"] for facts in good.values()):
+    if need["gpus_matter"] and any(facts["gpus"] for facts in good.values()):
         for host, facts in good.items():
             if not facts["gpus"]:
                 message = "no GPUs here, but other hosts have some: does nvidia-smi work?"
                 problems.setdefault(host, {"kind": "gpus", "message": message})
-    return problems, _warnings(good)
 
 
 def _own_problem(facts: Facts, args: Facts) -> Problem | None:

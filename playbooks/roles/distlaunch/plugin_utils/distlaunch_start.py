@@ -77,7 +77,7 @@ class Start:
             "job": self._job,
             "key": self._key,
             "function": self._function,
-            "container": self._container,
+            "container": (self._args.get("parts") or {}).get(host, {}).get("container", self._container),
             "secrets": self._secrets,
             **{name: self._args[name] for name in ("dir", "digest", "cwd")},
             **where,
