@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 
 from .failures import Failure
 from .secret_files import FUNCTION_FILE, KEY_FILE, function_in, key_in
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from .messages import LentTerminal, Rendezvous
 
 LOOPBACK = "127.0.0.1"
-THREADS = "OMP_NUM_THREADS"
 _BESIDE = ("key", "function")
 _IF_SET = (
     *("output_dir", "project", "hold_s", "hold_node", "debug", "terminal", "array", "may_move", "plain_stream"),
@@ -229,6 +228,11 @@ class Job(NamedTuple):
             rendezvous["file"] = now(rendezvous["file"])
         return self.with_files(now)._replace(directory=directory, rendezvous=rendezvous)
 
+    @property
+    def commands(self) -> List[List[str]]:
+        """The commands of all roles."""
+        return [role["command"] for role in self.roles] if self.roles else [self.command]
+
     def with_files(self, now: Callable[[str], str]) -> Job:
         """The job, with the paths of the user's files as they are now."""
 
@@ -290,11 +294,3 @@ class Job(NamedTuple):
         if self.attempt:
             env.update(DISTLAUNCH_ATTEMPT=str(self.attempt), DISTLAUNCH_ATTEMPT_REASON=self.why_again or "")
         return env
-
-    def threads(self, env: Dict[str, str], workers: int) -> Tuple[Optional[str], str]:
-        """OMP_NUM_THREADS of a node's workers, and the reason: torchrun's rule, on all backends. None: not set."""
-        if THREADS in env:
-            return env[THREADS], "as it was set"
-        if workers > 1 or self.shares_host:
-            return "1", "several workers share the host, and it was not set: torchrun's rule"
-        return None, "one worker has the host, or what the scheduler gives it: torchrun's rule"

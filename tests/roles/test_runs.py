@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.frameworks.place import nothing_left
 from tests.roles.scenarios import ALL, Roles, met
 
 if TYPE_CHECKING:
@@ -92,6 +95,42 @@ def test_the_loss_of_a_node_whose_role_ignores_it_ends_nothing(roles: Roles) -> 
     assert code == 124, said  # until the time limit
     assert "node 2: the agent (pid " in said
     assert "was killed by SIGKILL; ignored, as its role server is to be" in said
+
+
+@pytest.mark.parametrize("bundled", [False, True])
+def test_a_rendered_folder_runs_by_hand_after_it_has_moved(local: Place, bundled: bool) -> None:
+    roles = Roles(local)
+    file = roles.file()
+    if bundled:
+        text = '[roles.one]\nnodes = 1\nscript = "reduce.py"\n[roles.two]\nnodes = 2\nscript = "reduce.py"\n'
+        Path(file).write_text(text, encoding="utf-8")
+    made, moved = local.work / "made", local.work / "moved"
+    done = local.cli(*roles.argv(file, f"--render-to={made}"), cwd=local.work)
+    assert done.exit_code == 0, done.stderr
+    made.rename(moved)
+
+    with nothing_left(roles.mark):
+        started = subprocess.run(["sh", moved / "start.sh"], capture_output=True, text=True, timeout=120, check=False)
+
+    assert started.returncode == 0, started.stderr
+    lines = [line for line in started.stdout.splitlines() if not line.startswith("{")]
+    assert bundled or met("\n".join(lines)) == ALL, lines
+    assert not bundled or {line[:2] for line in lines} >= {"0.", "1.", "2."}, lines
+
+
+def test_started_again_all_roles_are(roles: Roles) -> None:
+    first = roles.run(roles.file(client_args="fail rank=0"))
+    assert first.exit_code == 1, first.stderr
+
+    with nothing_left(roles.mark):
+        again = roles.place.other("requeue", roles.place.id_of(roles.mark))
+        assert again.exit_code == 0, again.stderr
+        ended = roles.place.other("wait", roles.place.id_of(roles.mark))
+
+    assert ended.exit_code == 1, ended.stderr
+    state = roles.place.state(roles.mark)
+    assert (state["attempt"], state["cause"]["rank"], state["cause"]["node"]) == (1, 0, 0)
+    assert [node["role"] for node in state["nodes"]] == ["client", "server", "server"]
 
 
 def test_cancel_ends_all_roles(roles: Roles) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Dict, Optional, Tuple
 
 from ..channel import Message
 from ..failures import RESULTS, Failure
-from ..job import THREADS, Job
+from ..job import Job
 from ..protocol import NOT_NEEDED, VERSION
 from ..stream.stderr import Stderr
 from ..stream.writer import Writer
@@ -143,8 +143,8 @@ class Node:
         job = self.place.job
         env = job.environment(dict(os.environ), self.place.node_rank)
         count = job.workers if isinstance(job.workers, int) else max(1, len(facts.gpus(env)))
-        threads, why = job.threads(env, count)
-        env.update({THREADS: threads} if threads else {})
+        threads, why = facts.threads(env, shared=count > 1 or job.shares_host)
+        env.update({facts.THREADS: threads} if threads else {})
         return env, count, {**facts.host(env), "threads": {"value": threads, "reason": why}}
 
     def _join(self) -> None:

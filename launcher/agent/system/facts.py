@@ -6,9 +6,11 @@ import contextlib
 import ctypes
 import os
 import sys
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from . import cgroup
+
+THREADS = "OMP_NUM_THREADS"
 
 
 def python_version() -> str:
@@ -111,3 +113,15 @@ def host(env: Mapping[str, str]) -> Dict[str, Any]:
         "kernel": os.uname().release,
         "python_version": python_version(),
     }
+
+
+def threads(env: Dict[str, str], *, shared: bool) -> Tuple[Optional[str], str]:
+    """OMP_NUM_THREADS of a node's workers, and the reason: torchrun's rule, on all backends. None: not set.
+
+    `shared`: whether several workers share the host.
+    """
+    if THREADS in env:
+        return env[THREADS], "as it was set"
+    if shared:
+        return "1", "several workers share the host, and it was not set: torchrun's rule"
+    return None, "one worker has the host, or what the scheduler gives it: torchrun's rule"

@@ -108,9 +108,11 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
     def write(self, plan: LocalPlan, directory: Path) -> Written:
         """Write what a submission sends, plus a bundled script, to a directory that may move; `sh start.sh` runs it."""
         job = plan.job._replace(may_move=True)
-        script, more = Path(job.command[0]), {"agent.pyz": agent_archive.packed()}
-        if scripts.is_bundled(script):
-            job = job._replace(command=[str(plan.run_dir / "payload" / script.name), *job.command[1:]])
+        more = {"agent.pyz": agent_archive.packed()}
+        if any(scripts.is_bundled(command[0]) for command in job.commands):
+            job = job.with_files(
+                lambda path: str(plan.run_dir / "payload" / Path(path).name) if scripts.is_bundled(path) else path
+            )
             more |= scripts.contents()
         texts = {**self.render(plan), "spec.json": spec_text(job)}
         write_files(directory, {name: text.encode(errors="surrogateescape") for name, text in texts.items()} | more)
