@@ -49,6 +49,7 @@ FRAMEWORKS = (
     Framework("open-mpi-4", "mpi", "with_mpi.py", "debian"),
     Framework("open-mpi-5", "mpi", "with_mpi.py", "openmpi"),
     Framework("mpich", "mpi", "with_mpi.py", "mpich"),
+    Framework("intel-mpi", "mpi", "with_mpi.py", "intel-mpi"),
     Framework("jax", "jax", "with_jax.py", "jax", workers=1),
     Framework("tensorflow", "tensorflow", "with_tensorflow.py", "tensorflow", env=QUIET, workers=1),
 )

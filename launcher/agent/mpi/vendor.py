@@ -15,7 +15,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence
 
 from ..failures import CannotError
 
-OPEN_MPI, HYDRA = "Open MPI", "hydra"
+OPEN_MPI, HYDRA, INTEL = "Open MPI", "hydra", "Intel MPI"
 _PMI = {OPEN_MPI: "pmix", HYDRA: "pmi2"}
 """What each speaks with Slurm, as `srun --mpi` names it."""
 
@@ -28,7 +28,7 @@ _OVERLAPS = (20, 11)
 _VERSION_S = 20.0
 _VERSIONS = (
     (OPEN_MPI, "Open MPI", re.compile(r"\(Open MPI\) (\S+)")),
-    (HYDRA, "Intel MPI", re.compile(r"Intel\(R\) MPI Library.*?Version (\S+)", re.DOTALL)),
+    (HYDRA, INTEL, re.compile(r"Intel\(R\) MPI Library.*?Version (\S+)", re.DOTALL)),
     (HYDRA, "MPICH", re.compile(r"HYDRA build details:\s+Version:\s+(\S+)")),
 )
 _OF_LAUNCHER = re.compile(r"SLURM_|SLURMD_|PMI_|PMI2_|PMIX_|OMPI_COMM_|OMPI_UNIVERSE|PBS_|LSB_")
@@ -165,6 +165,11 @@ def environment(env: Dict[str, str], hosts_file: str, remote_shell: str) -> Dict
         names = (f"{of}_ALLOW_RUN_AS_ROOT{more}" for of in ("OMPI", "PRTE") for more in ("", "_CONFIRM"))
         found.update(dict.fromkeys(names, "1"))
     return {**found, **kept}
+
+
+def signal_in(vendor: Vendor, code: int) -> int:
+    """The signal that has ended mpirun, by its exit code; 0 if none has. Intel's is a shell script around it."""
+    return -code if code < 0 else code - 128 if vendor.name == INTEL and code > 128 else 0
 
 
 def of_rank(vendor: Vendor, given: Dict[str, str], env: Dict[str, str]) -> Dict[str, str]:

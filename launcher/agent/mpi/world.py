@@ -14,7 +14,7 @@ import re
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from .. import cause
 from ..failures import CannotError, Failure
@@ -44,6 +44,10 @@ _TOO_MANY = "mpirun has started too many ranks on this node"
 _ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGKILL)
 _STAND_IN = ("sh", "-c", 'exec "$DISTLAUNCH_MPI_PYTHON" -ISEc "$DISTLAUNCH_MPI_RANK"')
 _ABORTED = re.compile(r"MPI_ABORT was invoked on rank (\d+)|application called MPI_Abort\(.*\) - process (\d+)")
+
+
+_LOOPBACK = dict.fromkeys(("OMPI_MCA_btl_tcp_if_include", "UCX_NET_DEVICES", "FI_TCP_IFACE"), "lo")
+"""Where all nodes are on this host, no MPI has to use an interface that may go away, such as a container's."""
 
 
 class Node(NamedTuple):
@@ -85,8 +89,8 @@ class World(Starter):
 
         self._mpirun: Optional[Mpirun] = None
         self._shells: Optional[Shells] = None
-        self._too_many = False
-        """Whether mpirun has started more ranks here than were asked for."""
+        self._wrong: Optional[Tuple[str, Failure]] = None
+        """What has gone wrong here, and its kind."""
 
         self._done_at = 0.0
 
@@ -152,6 +156,7 @@ class World(Starter):
         if self._node.job.shares_host:  # Open MPI names segments of shared memory by host
             own = {f"OMPI_MCA_btl_{name}_backing_directory": self._node.scratch for name in ("sm", "vader")}
             own["OMPI_MCA_coll_han_priority"] = "0"  # Open MPI 5's barrier by hosts never ends if two are one
+            own.update(_LOOPBACK if self._node.job.on_loopback else {})
             request["env"].update({name: value for name, value in own.items() if name not in os.environ})
         in_step = "SLURM_PROCID" in given  # bound to CPUs of a step that shares them with the workers
         cpus = os.sched_getaffinity(0 if in_step else caller.pid)
@@ -176,13 +181,16 @@ class World(Starter):
         """Call this in every turn; what to signal, as messages to the fork server."""
         self._hub.look(0.0)
         self._hub.watch(self._ranks)
-        self._too_many = self._too_many or bool(self._hub.take(b"rank"))
+        if self._hub.take(b"rank"):
+            self._wrong = f"{_TOO_MANY}: did it read the hosts?", Failure.NODE
         self._attend_shells(starting=False)
         if self._mpirun is not None:
             self._mpirun.look()
         now = time.monotonic()
         signals: List[GroupToServer] = []
         for rank, caller in self._ranks.items():
+            if caller.is_orphaned(now):
+                self._wrong = f"the daemon of mpirun has died: rank {rank} has lost it", Failure.KILLED
             taken, caller.signals = caller.signals, []
             signals.extend({"signal": number, "rank": rank, "mark": True} for number in taken)
             if caller.gone and now > self._left.setdefault(rank, now) + _KILL_S and rank not in self.ended:
@@ -203,16 +211,18 @@ class World(Starter):
         if self._shells is not None and self._shells.killed:
             text, kind = cause.killed("the daemon of mpirun", cause.signal_name(self._shells.killed), facts.oom_kills())
             return cause.of_node(host=host, node=node, message=text, kind=kind, time=time.time())
-        if self._too_many:
-            return cause.of_node(host=host, node=node, message=f"{_TOO_MANY}: did it read the hosts?", time=time.time())
+        if self._wrong:
+            text, kind = self._wrong
+            return cause.of_node(host=host, node=node, message=text, kind=kind, time=time.time())
         lost = [rank for rank, began in self._left.items() if time.monotonic() > began + _LOST_S]
         if lost:
             text = f"the MPI has ended the process of rank {lost[0]}, and did not report why"
             return cause.of_node(host=host, node=node, message=text, kind=Failure.KILLED, time=time.time())
         if mpirun is None or mpirun.code in (None, 0) or mpirun.age_s() < (_LATE_S if mpirun.code > 0 else 0):
             return None
-        if mpirun.code < 0:
-            text, kind = cause.killed(mpirun.name, cause.signal_name(-mpirun.code), facts.oom_kills())
+        number = vendors.signal_in(self._vendor, mpirun.code)
+        if number:
+            text, kind = cause.killed(mpirun.name, cause.signal_name(number), facts.oom_kills())
             return cause.of_node(host=host, node=node, message=text, kind=kind, time=mpirun.ended_at)
         said, aborted = mpirun.said(), _ABORTED.search(mpirun.text())
         kind = Failure.USER_CODE if aborted or not said else Failure.NODE
