@@ -75,7 +75,7 @@ def read(path: str, backend_options: type) -> list[RoleRequest]:
 
     Raises `ConfigError`, with the line.
     """
-    file = read_file(path)
+    file = read_file(path, what="run file")
     if file is None:
         raise ConfigError(f"roles: no file {path}", hint="write [roles.NAME] with nodes and script into one")
     for key in file.values:

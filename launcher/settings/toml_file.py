@@ -69,13 +69,13 @@ class ConfigFile:
         return f"{self.path}:{found}" if found else self.path
 
 
-def read_file(path: str, *, more: str = "") -> ConfigFile | None:
-    """The file; None if there is none that this user can reach.
+def read_file(path: str, *, what: str = "settings file", more: str = "") -> ConfigFile | None:
+    """The file; None if there is none that this user can reach. `what`: its kind, for messages.
 
     Raises `UntrustedError`, with `more` in its hint, if others could change it.
     """
     try:
-        data = trust.read("settings file", path, more=more)
+        data = trust.read(what, path, more=more)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

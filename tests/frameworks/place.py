@@ -73,16 +73,16 @@ class Place:
     def run(self, framework: Framework, *options: str, then: str = "", script: str = "") -> Result:
         """A run to its end."""
         argv = self.argv(framework, *options, then=then, script=script)
-        return self.cli(*argv, env=self._env(), cwd=self.work, timeout_s=LIMIT_S)
+        return self.cli(*argv, env=self.variables(), cwd=self.work, timeout_s=LIMIT_S)
 
     def start(self, framework: Framework, *options: str, then: str = "", script: str = "") -> Running:
         """The same, left running."""
         argv = self.argv(framework, *options, then=then, script=script)
-        return Running(self.cli.start(*argv, env=self._env(), cwd=self.work))
+        return Running(self.cli.start(*argv, env=self.variables(), cwd=self.work))
 
     def other(self, *args: str) -> Result:
         """Another command."""
-        return self.cli(*args, env=self._env(), cwd=self.work, timeout_s=LIMIT_S)
+        return self.cli(*args, env=self.variables(), cwd=self.work, timeout_s=LIMIT_S)
 
     def state(self, name: str) -> dict[str, Any]:
         """What `distlaunch status` reports about the run of that name."""
@@ -94,7 +94,7 @@ class Place:
         (path,) = self.cli.runs.glob(f"{name}-2*")
         return path.name
 
-    def _env(self) -> dict[str, str | None]:
+    def variables(self) -> dict[str, str | None]:
         return {"PYTHONPATH": str(ROOT), **self.env}
 
 

@@ -54,14 +54,14 @@ class Roles:
         """A run to its end, of which nothing is left."""
         with nothing_left(self.mark):
             return self.place.cli(
-                *self.argv(file, *options), env=self.place._env(), cwd=self.place.work, timeout_s=LIMIT_S
+                *self.argv(file, *options), env=self.place.variables(), cwd=self.place.work, timeout_s=LIMIT_S
             )
 
     def while_it_waits(self, file: str, act: Callable[[Running], object], *options: str, waits: int) -> tuple[int, str]:
         """Act once so many workers wait; the exit code and all output. Nothing is left."""
         with nothing_left(self.mark):
             argv = self.argv(file, *options)
-            running = Running(self.place.cli.start(*argv, env=self.place._env(), cwd=self.place.work))
+            running = Running(self.place.cli.start(*argv, env=self.place.variables(), cwd=self.place.work))
             try:
                 running.until("waits", count=waits)
                 act(running)
