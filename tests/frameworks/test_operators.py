@@ -1,4 +1,4 @@
-"""Contracts under the operators' own kinds on Kubernetes: what starts the ranks is ours, what watches the pods theirs."""
+"""Contracts under the operators' own kinds on Kubernetes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["kinds"]
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
 
 
-def test_a_world_of_mpi_in_an_mpijob(kinds: User) -> None:  # noqa: F811 - the fixture
+def test_a_world_of_mpi_in_an_mpijob(kinds: User) -> None:
     about = BY_NAME["open-mpi-5"]
     prefix = ready(about.packages).prefix
     kinds.write("with_mpi.py", (SCRIPTS / "with_mpi.py").read_text("utf-8"))

@@ -133,6 +133,17 @@ def test_started_again_all_roles_are(roles: Roles) -> None:
     assert [node["role"] for node in state["nodes"]] == ["client", "server", "server"]
 
 
+def test_a_role_whose_only_node_is_lost_is_done_if_that_is_ignored(roles: Roles) -> None:
+    file = roles.file(server='on_failure = "ignore"', client_args="wait")
+    text = Path(file).read_text(encoding="utf-8").replace("nodes = 2", "nodes = 1").replace("serves = true", "")
+    Path(file).write_text(text.replace('"wait"', '"wait", "for=6"'), encoding="utf-8")
+
+    code, said = roles.while_it_waits(file, lambda _: roles.kill_agent(1), waits=2)
+
+    assert code == 0, said
+    assert "was killed by SIGKILL; ignored, as its role server is to be" in said
+
+
 def test_cancel_ends_all_roles(roles: Roles) -> None:
     def cancel(_: object) -> None:
         assert roles.place.other("cancel", roles.place.id_of(roles.mark)).exit_code == 0

@@ -17,6 +17,7 @@ MET = "met/offered"
 
 _END, _ROLES_DONE = "end", "roles/done"
 _LOST, _WHY = "roles/lost", "roles/why-lost"
+_FINISHED = "round/0/finished"
 
 
 class Whole:
@@ -27,7 +28,7 @@ class Whole:
         self._roles = roles.of(job)
         self._job, self.tell = job, tell
         self._forgiven: Set[int] = set()
-        self._counted = False
+        self._counted: Set[str] = set()
         self.keys: List[str] = [_END] if job.roles else []
         """The keys of verdicts that come before the group's own."""
 
@@ -69,7 +70,9 @@ class Whole:
                 message = f"node {node}: {why.decode()}" if why else loss["message"]
                 self.tell("warning", message=f"{message}; ignored, as its role {role.name} is to be")
                 store.add(_LOST, 1)
-                count_finished(store, role, node, "round/0/finished", "lost")  # such a role has one round
+                count_finished(store, role, node, _FINISHED, "lost")  # such a role has one round
+                if store.add(f"{role.prefix}{_FINISHED}", 0) >= role.nodes:
+                    self._count(store, role, "lost")
             return
         store.compare_set(_END if self._job.roles else key, "", json.dumps(loss))
 
@@ -77,12 +80,16 @@ class Whole:
         """Count the role of this node as done; whether all are, apart from those that serve the others."""
         if not self._job.roles:
             return True
-        role, mine = roles.at(self._job, node), str(node)
-        counts = not role.serves and store.compare_set(f"{role.prefix}done", "", mine) == mine.encode()
-        if counts and not self._counted:
-            self._counted = True
-            store.add(_ROLES_DONE, 1)
+        self._count(store, roles.at(self._job, node), str(node))
         return int(store.add(_ROLES_DONE, 0)) >= sum(not role.serves for role in self._roles)
+
+    def _count(self, store: Store, role: roles.Role, by: str) -> None:
+        """Count a role as done; once, by any of its nodes or by node 0. `by`: which one."""
+        if role.serves or role.name in self._counted:
+            return
+        self._counted.add(role.name)
+        if store.compare_set(f"{role.prefix}done", "", by) == by.encode():
+            store.add(_ROLES_DONE, 1)
 
 
 def count_finished(store: Store, role: roles.Role, node: int, counter: str, how: str = "finished") -> None:

@@ -1,7 +1,7 @@
 """A worker of one role: meets the role that its first argument names, at that role's port; then does what is next.
 
-The words after it: `wait` for a minute; `fail` with exit code 3; `once`, to fail so only in its role's first round;
-`rank=R`, to do these only as that rank of its role.
+The words after it: `wait` for a minute, or with `for=S` for so many seconds; `fail` with exit code 3; `once`, to fail
+so only in its role's first round; `rank=R`, to do these only as that rank of its role.
 """
 
 import os
@@ -43,7 +43,7 @@ meet()
 if all(word == f"rank={rank}" for word in words if word.startswith("rank=")):
     if "wait" in words:
         print("waits", flush=True)
-        time.sleep(60)
+        time.sleep(float(dict(word.split("=") for word in words if "=" in word).get("for", "60")))
     if "fail" in words or ("once" in words and os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"):
         print("fails", flush=True)
         sys.exit(3)
