@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from distlaunch import _inside
+from distlaunch import _ending, _inside
 
 
 def main() -> int:
@@ -12,9 +12,10 @@ def main() -> int:
     if wrong := _inside.sentence():
         sys.stderr.write(f"error[hidden]: {wrong}\n")
         return 4
+    _ending.install()
     from launcher.cli import main as command_line
 
-    return command_line()
+    return _ending.expect(command_line())
 
 
 if __name__ == "__main__":

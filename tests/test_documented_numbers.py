@@ -13,7 +13,7 @@ from launcher.agent.group import nodes, waits, watch, workers
 from launcher.agent.job import Job
 from launcher.agent.network import reach, secure
 from launcher.agent.store import connection, server
-from launcher.agent.stream import backlog, output, sink, writer
+from launcher.agent.stream import backlog, output, sink, sizes, writer
 from launcher.backends import _patience
 from launcher.backends._writing import new_key
 from launcher.backends.ansible import backend as ansible
@@ -83,7 +83,7 @@ NUMBERS: list[tuple[str, str, tuple[object, ...], tuple[object, ...]]] = [
     ("decisions/0008-first-cause", "waits 2 s for the failure behind it", (workers._FIRST_CAUSE_S,), (2,)),
     ("decisions/0008-first-cause", "for 5 s after the first", (waits.WAITS_S,), (5,)),
     ("decisions/0012-network-by-evidence", "the workers' address costs 30 s", elastic("_EXPLORE_S"), (30,)),
-    ("decisions/0009-run-directory", "64 KiB are set aside", (sink.RESERVED_BYTES,), (64 << 10,)),
+    ("decisions/0009-run-directory", "64 KiB are set aside", (sizes.RESERVED_BYTES,), (64 << 10,)),
     ("decisions/0006-one-verdict-per-round", "with exit code 75", (RESULTS["lost"],), (75,)),
     ("testing", "the last 200 kB of each", (failures.MAX_BYTES,), (200_000,)),
     ("testing", "The results of the last 20 runs stay", (results.KEPT,), (20,)),
@@ -125,7 +125,7 @@ NUMBERS: list[tuple[str, str, tuple[object, ...], tuple[object, ...]]] = [
     ("agent-stream", "nothing for 90 s though its agent runs", (limits.SILENT_S,), (90,)),
     ("agent-stream", "Events wait (1 MiB of them", (backlog._WAITING_BYTES,), (MIB,)),
     ("agent-stream", "Every second it is tried again", (sink._AGAIN_S,), (1,)),
-    ("agent-stream", "64 KiB in `nodes/K/last_words`", (sink.RESERVED_BYTES,), (64 << 10,)),
+    ("agent-stream", "64 KiB in `nodes/K/last_words`", (sizes.RESERVED_BYTES,), (64 << 10,)),
     ("agent-stream", "`--log-limit` is kept (4 GB;", (parse_log_limit(JobOptions().log_limit),), (4 * 10**9,)),
     ("fabric", "over 65 nodes", (reach._ALL,), (65,)),
     ("fabric", "a quarter of a second", (reach._SETTLE_S,), (0.25,)),

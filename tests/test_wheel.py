@@ -122,11 +122,10 @@ def test_without_torch_local_reports_it_and_how_to_install_it(installed: Path, w
 
 
 def test_the_agent_archive_is_the_same_for_the_same_sources() -> None:
-    from launcher.payload import agent_archive
+    from launcher.payload import agent_archive, agent_packing
 
     archive = agent_archive.packed()
-    agent_archive.packed.cache_clear()
-    assert archive == agent_archive.packed()
+    assert archive == agent_packing.whole(agent_archive.sources())
     small = agent_archive.parts()
     assert sum(map(len, small.values())) < len(archive) / 2
     assert max(map(len, small.values())) < 150_000, "a package must be divided: `kubectl apply` takes 180,000 bytes"
@@ -140,6 +139,34 @@ def test_the_agent_archive_is_the_same_for_the_same_sources() -> None:
                     assert (len(after.splitlines()), places(after)) == (len(before.splitlines()), places(before)), name
                     found.add(name)
         assert found == {name for name in whole.namelist() if name.endswith(".py")} - {"__main__.py"}
+
+
+def test_the_kept_agent_archive_is_packed_anew_when_a_source_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from launcher.payload import agent_archive
+
+    monkeypatch.setattr("sys.pycache_prefix", str(tmp_path / "cache"))
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    source = tmp_path / "agent.py"
+    source.write_text("one = 1\n")
+    monkeypatch.setattr(agent_archive, "sources", lambda: (str(source),))
+    packed: list[tuple[str, ...]] = []
+
+    def pack(sources: tuple[str, ...]) -> bytes:
+        packed.append(sources)
+        return source.read_bytes()
+
+    monkeypatch.setattr("launcher.payload.agent_packing.whole", pack)
+    found = []
+    for text in ("one = 1\n", "one = 1\n", "one = 2\n"):
+        if source.read_text() != text:
+            source.write_text(text)
+        agent_archive.packed.cache_clear()
+        found.append(agent_archive.packed())
+    agent_archive.packed.cache_clear()
+    assert found == [b"one = 1\n", b"one = 1\n", b"one = 2\n"]
+    assert len(packed) == 2
 
 
 def places(source: bytes) -> list[tuple[str, int]]:
@@ -157,17 +184,15 @@ def test_the_agents_bytecode_is_used_but_not_by_another_version_of_python(
 ) -> None:
     from importlib.util import MAGIC_NUMBER
 
-    from launcher.payload import agent_archive
+    from launcher.payload import agent_archive, agent_packing
 
     path = tmp_path / "agent.pyz"
     show = "import sys\nsys.path[:0] = sys.argv[1:]\n"
     show += "from distlaunch_agent.ssh import calls\nprint(calls.main.__code__.co_filename)"
     for magic, compiled_in in ((MAGIC_NUMBER, "agent.pyz"), (b"\0\0\r\n", str(path))):
-        monkeypatch.setattr("launcher.payload.agent_archive.MAGIC_NUMBER", magic)
-        agent_archive.packed.cache_clear()
-        path.write_bytes(agent_archive.packed())
+        monkeypatch.setattr("launcher.payload.agent_packing.MAGIC_NUMBER", magic)
+        path.write_bytes(agent_packing.whole(agent_archive.sources()))
 
         done = subprocess.run((sys.executable, "-S", "-c", show, str(path)), capture_output=True, text=True, timeout=60)
 
         assert done.stdout == f"{compiled_in}/distlaunch_agent/ssh/calls.py\n", done.stderr
-    agent_archive.packed.cache_clear()

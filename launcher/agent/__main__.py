@@ -6,9 +6,11 @@ import os
 import sys
 from typing import TYPE_CHECKING, List, Tuple
 
-if TYPE_CHECKING:
-    import argparse
+from . import arguments
+from .arguments import refuse
 
+if TYPE_CHECKING:
+    from .arguments import Arguments
     from .job import Job
 
 _TIMES = ("DISTLAUNCH_TIMES_DISRUPTED", "DISTLAUNCH_TIMES_LOST")
@@ -19,8 +21,7 @@ def main() -> None:
     """Run as the agent, or as the helper that the arguments name."""
     if _is_a_part(sys.argv[1:]):
         return
-    parser = _parser()
-    args = parser.parse_args()
+    args = arguments.read(sys.argv[1:])
     _wait_for_word(args.when_told)
     if args.stdin is not None:
         os.dup2(args.stdin, 0)
@@ -31,12 +32,12 @@ def main() -> None:
     try:
         job = Job.read(args.spec)
     except (OSError, ValueError, TypeError) as error:
-        parser.exit(2, f"agent.pyz: cannot read {args.spec}: {error}\n")
-    job, rank, stream = _on_slurm(job, parser) if args.slurm else _here(job, args, parser)
+        refuse(f"cannot read {args.spec}: {error}")
+    job, rank, stream = _on_slurm(job) if args.slurm else _here(job, args)
     if not 0 <= rank < job.max_nodes and not (args.below and job.elastic):
-        parser.exit(2, f"agent.pyz: --node-rank {rank}: the run has nodes 0 to {job.max_nodes - 1}\n")
+        refuse(f"--node-rank {rank}: the run has nodes 0 to {job.max_nodes - 1}")
     if args.unpack:
-        job = _unpack(args.unpack, job, rank, parser)
+        job = _unpack(args.unpack, job, rank)
     from .forkserver.prefork import Child
     from .node.run import run
 
@@ -45,30 +46,6 @@ def main() -> None:
     except Child as child:
         task = child.task
     task()
-
-
-def _parser() -> argparse.ArgumentParser:
-    import argparse  # imported here because helpers do not need it
-
-    parser = argparse.ArgumentParser(
-        prog="agent.pyz", description="Starts the workers of one node of a distlaunch run."
-    )
-    parser.add_argument("--spec", required=True, metavar="FILE", help="the run's spec.json")
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--node-rank", type=int, metavar="K")
-    where.add_argument(
-        "--node-rank-from", metavar="VARIABLE[+K]", help="the environment variable that ends with it, and what to add"
-    )
-    where.add_argument("--slurm", action="store_true", help="started by srun: take the rank and nodes from the job")
-    parser.add_argument(
-        "--when-told", action="store_true", help="start when a line arrives on stdin; exit if stdin ends first"
-    )
-    below = "the process that reads the stream; the run's directory is removed when both have exited"
-    parser.add_argument("--below", type=int, metavar="PID", help=below)
-    parser.add_argument("--without", metavar="V1,V2", default="", help="variables that the workers do not get")
-    parser.add_argument("--stdin", type=int, metavar="FD", help="the workers' stdin")
-    parser.add_argument("--unpack", metavar="DIRECTORY", help="archives of the run, to be unpacked in its directory")
-    return parser
 
 
 def _is_a_part(argv: List[str]) -> bool:
@@ -114,7 +91,7 @@ def _wait_for_word(wanted: bool) -> None:
     os.close(null)
 
 
-def _on_slurm(job: Job, parser: argparse.ArgumentParser) -> Tuple[Job, int, int]:
+def _on_slurm(job: Job) -> Tuple[Job, int, int]:
     """The job on the nodes of the step, this node's rank, and the descriptor of its stream file."""
     from .schedulers import slurm
 
@@ -130,34 +107,34 @@ def _on_slurm(job: Job, parser: argparse.ArgumentParser) -> Tuple[Job, int, int]
         stream = os.open(os.path.join(directory, "stream"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.dup2(os.open(os.path.join(directory, "stderr"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), 2)
     except (slurm.SlurmError, OSError, EOFError) as error:
-        parser.exit(2, f"agent.pyz: {error}\n")
+        refuse(str(error))
     return job, rank, stream
 
 
-def _here(job: Job, args: argparse.Namespace, parser: argparse.ArgumentParser) -> Tuple[Job, int, int]:
+def _here(job: Job, args: Arguments) -> Tuple[Job, int, int]:
     """Like `_on_slurm`, with the rank from the command line or a variable; the stream is the agent's stdout."""
     from .failures import Failure
 
-    disrupted, lost = (_number(parser, name, os.environ.pop(name, "") or "0") for name in _TIMES)
+    disrupted, lost = (_number(name, os.environ.pop(name, "") or "0") for name in _TIMES)
     if disrupted + lost:
         why = Failure.PREEMPTED if disrupted else Failure.NODE
         job = job._replace(attempt=job.attempt + disrupted + lost, why_again=why)
-    rank, stream = args.node_rank, os.dup(1)
+    rank, stream = args.node_rank or 0, os.dup(1)
     if args.node_rank_from:
         name, _, more = args.node_rank_from.partition("+")
-        rank = _number(parser, name, os.environ.get(name, "").rpartition("-")[2]) + int(more or 0)
+        rank = _number(name, os.environ.get(name, "").rpartition("-")[2]) + int(more or 0)
     for name in args.without.split(","):
         os.environ.pop(name, None)
     return job, rank, stream
 
 
-def _number(parser: argparse.ArgumentParser, variable: str, value: str) -> int:
+def _number(variable: str, value: str) -> int:
     if not value.isdigit():
-        parser.exit(2, f"agent.pyz: {variable} must be a number, not {value!r}\n")
+        refuse(f"{variable} must be a number, not {value!r}")
     return int(value)
 
 
-def _unpack(source: str, job: Job, rank: int, parser: argparse.ArgumentParser) -> Job:
+def _unpack(source: str, job: Job, rank: int) -> Job:
     """Unpack the archives to the run's directory, and the user's files from there to the project's, if it has one."""
     import tarfile
 
@@ -175,5 +152,5 @@ def _unpack(source: str, job: Job, rank: int, parser: argparse.ArgumentParser) -
                 sys.stderr.write(f"distlaunch agent: {note}\n")
             return job._replace(cwd=made.work)
     except (OSError, EOFError, tarfile.TarError) as error:
-        parser.exit(2, f"agent.pyz: the run's archives cannot be unpacked to {job.directory}: {error}\n")
+        refuse(f"the run's archives cannot be unpacked to {job.directory}: {error}")
     return job

@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-_POLL_S = 0.02
+_POLL_S, _POLL_EARLY_S = 0.02, 0.004
+_EARLY_S = 1.0
+"""For this long, few files are looked at more often: much happens when a run starts, and a short one has ended."""
+
+_FEW = 4
+
 _READ_BYTES = 1 << 20
 _READ_ALL_BYTES, _READ_LEAST_BYTES = 1 << 20, 1 << 13
 """About how much is read at once, of all files together, and at least of each: the memory of many files is bounded."""
@@ -42,6 +47,8 @@ class FileStream:
         self._kept = allow_files(len(self._paths))
         """How many files stay open; the others are opened for each read."""
 
+        self._early_until = time.monotonic() + _EARLY_S
+        self._early_s = min(_POLL_S, _POLL_EARLY_S * max(1.0, len(self._paths) / _FEW))
         self._turns = deque(self._paths)
         """Files in the order in which they are read."""
 
@@ -51,11 +58,10 @@ class FileStream:
         """What was appended to the files."""
         limit = time.monotonic() + timeout_s
         while True:
-            chunks = self._read_some()
-            left = limit - time.monotonic()
-            if chunks or left <= 0:
+            chunks, now = self._read_some(), time.monotonic()
+            if chunks or now >= limit:
                 return chunks
-            time.sleep(min(_POLL_S, left))
+            time.sleep(min(self._early_s if now < self._early_until else _POLL_S, limit - now))
 
     def _read_some(self) -> list[Chunk]:
         """A chunk of each file that has grown; the others have the next turn if it is enough."""

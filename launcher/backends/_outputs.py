@@ -6,7 +6,7 @@ import json
 import os
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from launcher.agent.outputs import serve
+from launcher.agent.outputs import serve, signs
 from launcher.agent.outputs.receive import receive
 from launcher.agent.outputs.tree import Tree, TreeError
 from launcher.errors import CommandError, RequestError, StorageError
@@ -117,7 +117,7 @@ class SharedOutputs:
 
     def grant(self) -> None:
         """As `Outputs` does."""
-        storage.write_whole(self._run_dir / serve.GRANTED, b"", mode=0o600)
+        storage.write_whole(self._run_dir / signs.GRANTED, b"", mode=0o600)
 
     def close(self) -> None:
         """Nothing is open."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from launcher.system import garbage
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -15,6 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if words[:1] == ["torchrun"]:  # has its own parser, and must start fast
             return _torchrun(words[1:])
+        garbage.seldom()
         # Imported here, so that Ctrl-C during the import is quiet, too.
         from launcher.cli import app
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from launcher import output
 from launcher.cli import group, parser
 from launcher.errors import LaunchError
-from launcher.system import streams
+from launcher.system import garbage, streams
 
 if TYPE_CHECKING:
     from launcher.cli.group import Command
@@ -83,6 +83,7 @@ def _invoke(args: list[str]) -> Any:
             return 0
         if not args[0].startswith("-"):
             if command := group.command(args[0], args[1:]):
+                garbage.as_usual()
                 return call(command, args[1:])
             raise group.unknown(args[0])
     from launcher.cli import completion  # imports typer

@@ -229,14 +229,17 @@ def follow(planned: service.Launch, run: Run, interrupts: Interrupts) -> int:
     from launcher.cli import following
     from launcher.service import arrays
     from launcher.service import following as service_following
-    from launcher.service.fetching import Fetching
     from launcher.service.follow import View
 
     request = planned.request
     output.note(summary.heading(run))
     service.note_places(planned, run)
     asked = (request.fetch, request.options.fetch_to, request.job.fetches)
-    fetching = Fetching(*asked) if request.fetch else None
+    fetching = None
+    if request.fetch:
+        from launcher.service.fetching import Fetching
+
+        fetching = Fetching(*asked)
     view = View(request.ranks, request.options.explain, request.lent, fetching)
 
     def follow(leaving: Leaving) -> tuple[Run, RunState]:

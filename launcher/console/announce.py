@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 import time
@@ -265,6 +264,8 @@ class Announcer:
 
     def _is_new(self, key: str) -> bool:
         """Whether this was not announced lately. Digests are kept, as a node may send any number of long messages."""
+        import hashlib  # OpenSSL, while nothing waits for it
+
         digest = hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=16).digest()
         if digest in self._said:
             return False

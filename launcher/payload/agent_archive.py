@@ -2,74 +2,60 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import marshal
-import re
+import os
 import sys
-import zipfile
 import zlib
+from contextlib import suppress
 from functools import cache
-from importlib.machinery import SourceFileLoader
-from importlib.util import MAGIC_NUMBER
-from itertools import groupby
-from pathlib import Path
-from types import CodeType
-from typing import TYPE_CHECKING
+from importlib.util import cache_from_source
 
 import launcher
+from launcher.agent.system import files
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-_ROOT = Path(launcher.__file__).parent
-_PACKAGE = "distlaunch_agent"  # differs from the names of scripts' own modules
-_MAIN = f"from {_PACKAGE}.__main__ import main\n\nmain()\n"
-_FIND_PARTS = f"""import sys
-
-import {_PACKAGE}
-
-{_PACKAGE}.__path__ += [f"{{sys.path[0]}}.{{number}}/{_PACKAGE}" for number in range(1, %d)]
-"""
-_EPOCH = (1980, 1, 1, 0, 0, 0)
-PART_BYTES = 110_000
-"""About the size of one part."""
-
-_ENTRY_BYTES = 200
-"""What a member takes in an archive besides its content."""
-
-_LONG = rb'"{3}(?:[^\\]|\\.)*?"{3}|\'{3}(?:[^\\]|\\.)*?\'{3}'
-_SHORT = rb'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\''
-_TOKEN = re.compile(
-    rb"(?P<comment>[ \t]*#[^\n]*)"
-    rb"|(?P<statement>(?:\A|(?<=\n)(?<!\\\n))[ \t]*(?P<text>%b|%b)(?=[ \t]*(?:#[^\n]*)?\n))"
-    rb"|%b|%b|(?P<opens>[(\[{])|(?P<closes>[)\]}])" % (_LONG, _SHORT, _LONG, _SHORT),
-    re.DOTALL,
-)
-"""Where a comment, a text or a bracket begins in Python before 3.12, whose f-strings contain no quotes of their own."""
+_ROOT = os.path.dirname(launcher.__file__)
+_PACKING = os.path.join(os.path.dirname(__file__), "agent_packing.py")
 
 
 @cache
 def packed() -> bytes:
     """The agent as a zipapp, with the same bytes for the same sources and Python.
 
-    It includes bytecode, which saves nodes with the same Python a third of the agent's start; others use the source.
+    It is kept beside Python's own bytecode of this module, and like that it is packed anew when a source has changed.
     """
-    members: dict[str, bytes] = {}
-    for source in _sources():
-        name = _name_of(source)
-        members |= {name: source.read_bytes(), f"{name}c": _byte_code(source, f"agent.pyz/{name}")}
-    # Level 1 for an archive that is made for each run and sent to few hosts.
-    return _archive(_MAIN, members, level=1)
+    signature = _signature()
+    kept = cache_from_source(__file__) + ".pyz"
+    with suppress(OSError), open(kept, "rb") as file:
+        if file.read(len(signature)) == signature:
+            return file.read()
+    from launcher.payload import agent_packing
+
+    made = agent_packing.whole(sources())
+    if not sys.dont_write_bytecode:
+        with suppress(OSError):  # as Python does without its own bytecode
+            os.makedirs(os.path.dirname(kept), exist_ok=True)
+            files.write_whole(kept, signature + made, sync=False)
+    return made
+
+
+def _signature() -> bytes:
+    """What decides what is packed: this Python, and the state of each source."""
+    lines = [f"{sys.version} {sys.flags.optimize} {zlib.ZLIB_RUNTIME_VERSION}"]
+    for path in (__file__, _PACKING, *sources()):
+        about = os.stat(path)
+        lines.append(f"{path} {about.st_size} {about.st_mtime_ns} {about.st_ctime_ns} {about.st_ino}")
+    return "\0".join([*lines, "\0"]).encode(errors="surrogateescape")
 
 
 @cache
 def digest() -> str:
     """SHA-256 over all that decides what `packed` returns, without the work of packing."""
+    import hashlib
+
     found = hashlib.sha256(f"{sys.version} {zlib.ZLIB_RUNTIME_VERSION}".encode())
-    for source in (Path(__file__), *_sources()):
-        text = source.read_bytes()
-        found.update(f"\0{source.relative_to(_ROOT)} {len(text)}\0".encode() + text)
+    for path in (__file__, _PACKING, *sources()):
+        with open(path, "rb") as file:
+            text = file.read()
+        found.update(f"\0{os.path.relpath(path, _ROOT)} {len(text)}\0".encode() + text)
     return found.hexdigest()
 
 
@@ -79,76 +65,18 @@ def parts() -> dict[str, bytes]:
 
     Comments and docstrings are removed, and line numbers stay. A package is in one part, whole.
     """
-    found: list[dict[str, bytes]] = [{}]
-    size = 0
-    for _, sources in groupby(_sources(), lambda source: source.relative_to(_ROOT / "agent").parts[0]):
-        members = {_name_of(source): without_docstrings(source.read_bytes()) for source in sources}
-        more = sum(len(zlib.compress(text, 9)) + _ENTRY_BYTES for text in members.values())
-        if size and size + more > PART_BYTES:
-            found.append({})
-            size = 0
-        found[-1] |= members
-        size += more
-    main = _FIND_PARTS % len(found) + _MAIN
-    return {
-        f"agent.pyz.{number}" if number else "agent.pyz": _archive("" if number else main, members, level=9)
-        for number, members in enumerate(found)
-    }
+    from launcher.payload import agent_packing
+
+    return agent_packing.parts(sources())
 
 
-def _sources() -> list[Path]:
-    return sorted((_ROOT / "agent").rglob("*.py"))
-
-
-def _name_of(source: Path) -> str:
-    return f"{_PACKAGE}/{source.relative_to(_ROOT / 'agent')}"
-
-
-def _archive(main: str, members: Mapping[str, bytes], level: int) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        # The Python that the bytecode is for: another one may unpack it.
-        archive.comment = str(sys.implementation.cache_tag).encode()
-        if main:
-            archive.writestr(zipfile.ZipInfo("__main__.py", _EPOCH), main)
-        for name, content in members.items():
-            # Compression is passed here, as a ZipInfo has its own defaults.
-            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED, level)
-    return buffer.getvalue()
-
-
-def _byte_code(source: Path, name: str) -> bytes:
-    """A .pyc that is not checked against the source (PEP 552), from Python's own cache if possible.
-
-    Version 2 of marshal has no references, which depend on what else the process has done.
-    """
-    loader = SourceFileLoader(source.stem, str(source))
-    code = loader.get_code(source.stem)
-    assert code is not None
-    return MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + marshal.dumps(_named(code, name), 2)
-
-
-def _named(code: CodeType, name: str) -> CodeType:
-    """The code and all code within it, with this file name."""
-    constants = tuple(_named(item, name) if isinstance(item, CodeType) else item for item in code.co_consts)
-    return code.replace(co_filename=name, co_consts=constants)
-
-
-def without_docstrings(source: bytes) -> bytes:
-    """The same program without comments, and with all docstrings emptied, on the same number of lines.
-
-    Ten times as fast as with tokenize and ast, which took half a second of each launch.
-    """
-    depth = 0
-
-    def shortened(found: re.Match[bytes]) -> bytes:
-        nonlocal depth
-        depth += bool(found["opens"]) - bool(found["closes"])
-        if found["comment"] and found.start():
-            return b""
-        if found["statement"] and not depth:
-            indented = found["statement"].removesuffix(found["text"])
-            return indented + b'""' + b"\n" * found["text"].count(b"\n")
-        return found[0]
-
-    return _TOKEN.sub(shortened, source)
+@cache
+def sources() -> tuple[str, ...]:
+    """The files of the agent, in the order in which they are packed."""
+    found = [
+        os.path.join(directory, name)
+        for directory, _, names in os.walk(os.path.join(_ROOT, "agent"))
+        for name in names
+        if name.endswith(".py")
+    ]
+    return tuple(sorted(found, key=lambda path: path.split(os.sep)))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from launcher.agent.protocol import Event, Foreign, Output
 from launcher.errors import StorageError
-from launcher.results.run import nothing
 from launcher.runs import events, lock, records
 from launcher.runs.outcome import EXIT_CODES, Outcome, RunReport
 from launcher.system import input_file, storage
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.agent.protocol import Record
-    from launcher.results.run import RunState
+    from launcher.results.run import RunState, State
     from launcher.runs.liveness import Liveness
     from launcher.runs.records import Run
 
@@ -97,7 +96,7 @@ def _settled(outcome: Outcome) -> bool:
 def current(run: Run) -> RunState | None:
     """The state, if the directory alone determines it; None if the backend has to be asked."""
     if run.damaged:
-        return nothing("unknown", run.damaged)
+        return _nothing("unknown", run.damaged)
     if (result := run.result) is not None and result.get("state") in EXIT_CODES:
         return ended(result)
     return None if run.submitted else _unsubmitted(run)
@@ -105,7 +104,13 @@ def current(run: Run) -> RunState | None:
 
 def ended(result: Mapping[str, Any]) -> RunState:
     """The content of a `result.json`, with defaults for fields that an earlier version did not write."""
-    return cast("RunState", {**nothing("unknown"), **result})
+    return cast("RunState", {**_nothing("unknown"), **result})
+
+
+def _nothing(state: State, detail: str = "") -> RunState:
+    from launcher.results.run import nothing  # a launch does not need it
+
+    return nothing(state, detail)
 
 
 def _unsubmitted(run: Run) -> RunState | None:
@@ -115,13 +120,13 @@ def _unsubmitted(run: Run) -> RunState | None:
     if run.race is not None and run.handle is None:
         where = ", ".join(each["cluster"] for each in run.race["tries"]) or run.cluster
         who = str(owner) if lives else f"no launcher: distlaunch attach {run.id}"
-        return nothing("pending", f"queued on {where}; who gets it is decided by {run.race['claim'] or who}")
+        return _nothing("pending", f"queued on {where}; who gets it is decided by {run.race['claim'] or who}")
     if lives:
-        return nothing("pending", f"being submitted by {owner}")
+        return _nothing("pending", f"being submitted by {owner}")
     if run.handle is not None:
         return None
     young = owner is None and time.time() - run.created < SUBMISSION_S
-    return nothing("pending", "being submitted") if young else nothing("unknown", NOTHING_SENT)
+    return _nothing("pending", "being submitted") if young else _nothing("unknown", NOTHING_SENT)
 
 
 def ends(path: Path, size: int | None = None) -> Iterator[Record]:

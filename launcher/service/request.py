@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher import backends, output
 from launcher.errors import SpecError
-from launcher.payload import credentials
 from launcher.service.job import asked_roles, of_roles, of_script, of_workers
 from launcher.service.launch_options import LaunchOptions, check, is_rank, to_fetch
 from launcher.settings import checks, config, job_checks, run_file
@@ -252,8 +251,11 @@ def warn_of_variables(env: Mapping[str, str]) -> None:
 def check_job(job: Mapping[str, config.Setting], *, every: bool = False) -> None:
     """Check the job's options. Variables whose values look like keys must be secrets."""
     checks.check(JobOptions, job, every=every)
-    if not job["ship_secrets"].value:
-        checks.blame("env", job["env"].layers, lambda pairs: credentials.check_variables(pairs, os.environ))
+    layers = [layer for layer in job["env"].layers if layer.value]
+    if layers and not job["ship_secrets"].value:
+        from launcher.payload import credentials
+
+        checks.blame("env", layers, lambda pairs: credentials.check_variables(pairs, os.environ))
 
 
 def _leave_out(cluster: str, own: dict[str, config.Setting]) -> None:

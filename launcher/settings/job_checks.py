@@ -35,6 +35,8 @@ def contract(text: str) -> str:
 
 def patterns(texts: tuple[str, ...]) -> None:
     """Check the patterns of files to fetch."""
+    if not texts:
+        return
     from launcher.agent.outputs import tree
 
     for pattern in texts:

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from launcher.agent import __main__ as agent
+from launcher.agent.arguments import read
 from launcher.agent.job import Job
 
 
 def here(*arguments: str) -> int:
     """The node rank of an agent that is started with these arguments."""
-    parser = agent._parser()
     meet: Any = {}
     job = Job(run="r", command=["x.py"], kind="script", cwd="/", env={}, directory="/", rendezvous=meet)
-    _, rank, stream = agent._here(job, parser.parse_args(["--spec", "FILE", *arguments]), parser)
+    _, rank, stream = agent._here(job, read(["--spec", "FILE", *arguments]))
     os.close(stream)
     return rank
 
@@ -51,3 +51,23 @@ def test_variables_are_kept_from_the_workers(monkeypatch: pytest.MonkeyPatch) ->
     here("--node-rank", "0", "--without", "NONE,TF_CONFIG")
 
     assert ("TF_CONFIG" in os.environ, os.environ["OTHER"]) == (False, "1")
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (["--node-rank", "0"], "--spec is needed, and one of --node-rank, --node-rank-from, --slurm"),
+        (["--spec", "FILE"], "--spec is needed, and one of"),
+        (["--spec", "FILE", "--slurm", "--node-rank", "0"], "--spec is needed, and one of"),
+        (["--spec", "FILE", "--node-rank", "-1"], "--node-rank must be a number, not '-1'"),
+        (["--spec", "FILE", "--node-rank"], "--node-rank needs a value"),
+        (["--spec", "FILE", "--slurm", "more"], "unknown argument 'more'"),
+        (["--spec", "FILE", "--spec", "OTHER", "--slurm"], "unknown argument '--spec'"),
+    ],
+)
+def test_wrong_arguments_are_refused(words: list[str], wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        read(words)
+
+    assert error.value.code == 2
+    assert f"agent.pyz: {wrong}" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from typing import TYPE_CHECKING, List
 
 if TYPE_CHECKING:
@@ -12,6 +11,8 @@ if TYPE_CHECKING:
 
 def names() -> List[str]:
     """All contracts, sorted."""
+    import pkgutil  # the launcher needs it
+
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
 
 

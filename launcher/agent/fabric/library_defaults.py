@@ -48,7 +48,7 @@ def nccl_version(directories: Sequence[str]) -> Optional[Tuple[int, ...]]:
             names = os.listdir(directory or ".")
         except OSError:
             continue
-        for name in names:
+        for name in [name for name in names if name.startswith("nvidia_nccl_cu")]:
             match = re.match(r"nvidia_nccl_cu\d+-(\d+)\.(\d+)\.(\d+)", name)
             if match and name.endswith(".dist-info"):
                 return tuple(map(int, match.groups()))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Callable, Dict, Optional
 
 from ..contracts import load
 from ..system import processes
-from . import ending, hidden, reexec, worker
+from . import ending, reexec, worker
 from .preload import Preload
 from .program import Program
 from .setup import Setup
@@ -46,6 +46,8 @@ def task(setup: Setup, preload: Preload, request: WorkerRequest, *, executes: bo
         setup.archive,
         preload.more,
     )
+
+    from . import hidden  # the fork server has imported it
 
     def hide() -> None:
         hidden.Hidden(imported, before, reexec.Again(argv, env, scratch))

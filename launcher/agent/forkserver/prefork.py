@@ -26,6 +26,9 @@ _READ_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "TZ")
 """Prefixes of variables that the interpreter, the loader and the C library read once."""
 
 
+_LOOK_S, _LOOK_LATER_S = 0.0005, 0.005
+
+
 class Child(BaseException):
     """Carries the forked child's task to the interpreter's top level, so that a worker exits like an interpreter."""
 
@@ -48,13 +51,14 @@ class Process:
 
     def wait(self, timeout: Optional[float] = None) -> int:
         """Wait for its exit code; raises `subprocess.TimeoutExpired` after `timeout` seconds."""
-        began = time.monotonic()
+        began, pause = time.monotonic(), _LOOK_S
         while self._ended(0 if timeout is None else os.WNOHANG) is None:
             if timeout is not None and time.monotonic() - began > timeout:
                 import subprocess
 
                 raise subprocess.TimeoutExpired("fork server", timeout)
-            time.sleep(0.005)
+            time.sleep(pause)
+            pause = min(2 * pause, _LOOK_LATER_S)
         assert self._code is not None
         return self._code
 
@@ -91,13 +95,16 @@ def fork(variables: Iterable[str], command: Sequence[str], not_its: Iterable[int
     room = sum(len(os.fsencode(word)) + 1 for word in [sys.executable, "-u", "-m", *command]) <= processes.title_bytes()
     if not alike or not room or cpython.exit_hooks():
         return None
-    return fork_for_program(not_its)
+    return fork_for_program(not_its, scripts=True)
 
 
-def fork_for_program(not_its: Iterable[int] = (), cwd: Optional[str] = None) -> Optional[Forked]:
+def fork_for_program(
+    not_its: Iterable[int] = (), cwd: Optional[str] = None, *, scripts: bool = False
+) -> Optional[Forked]:
     """The same for workers that are no Python scripts, which cannot tell it from a new one; None if threads run.
 
-    `cwd`: its working directory; None: that of this process.
+    `cwd`: its working directory; None: that of this process. `scripts`: workers may be scripts nonetheless, so it
+    imports only what a new one does.
     """
     if len(os.listdir("/proc/self/task")) != 1:
         return None
@@ -126,4 +133,6 @@ def fork_for_program(not_its: Iterable[int] = (), cwd: Optional[str] = None) -> 
     processes.set_title([sys.executable, "-u", sys.path[0], "--fork-server"])
     from . import server
 
+    if not scripts:  # while the agent prepares the setup
+        from ..group import process, static  # noqa: F401 - for the worker group's process, which is forked from this one
     raise Child(lambda: server.serve(server_end, group_end))

@@ -12,7 +12,7 @@ from typing import Dict, List, Set
 
 from ..contracts import load
 from ..system import cgroup
-from . import hidden, traces, worker
+from . import traces, worker
 from .agent import Agent
 from .guess import MAYBE, SURELY
 from .setup import Setup
@@ -67,6 +67,8 @@ class Preload:
         if not getattr(sys.flags, "safe_path", False) and setup.program.kind != "program":
             # Not earlier: files next to the script may have the names of modules imported here.
             sys.path.insert(0, setup.program.directory)
+        if forks:
+            from . import hidden  # noqa: F401 - for the workers, which are forked with it
         self.before = traces.before()
         gc.disable()
         self._import([*(with_torch if wants_torch else []), *(extra if forks else [])], with_torch)
@@ -77,6 +79,8 @@ class Preload:
     def _import(self, modules: List[str], with_torch: List[str]) -> None:
         """Import the modules, and those in `with_torch` once one of them has imported torch."""
         for name in modules:
+            from . import hidden
+
             before = list(sys.modules)
             try:
                 importlib.import_module(name)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Iterable
+from typing import Iterable, Sequence
 
-from . import cpython, imports, notes
+from . import cpython, notes
 from .agent import Agent
 from .setup import Setup
 
@@ -30,10 +30,11 @@ class StartMethod:
     def look_at_program(self) -> None:
         """Spawn if another interpreter is needed, or the imports must read variables or CPUs in each worker."""
         setup = self._setup
-        early = setup.program.early_variables() if self.forks else []
         if setup.program.kind == "program":
             self.forks = False
-        elif setup.other_python():
+            return
+        early = setup.program.early_variables() if self.forks else []
+        if setup.other_python():
             self._spawn(f"PYTHON_EXEC names another interpreter, {setup.other_python()}")
         elif setup.job["numa_binding"] and "OMP_NUM_THREADS" not in setup.env:
             self._spawn("torch counts the CPUs that a worker is bound to when it is imported")
@@ -47,9 +48,7 @@ class StartMethod:
     def look_at_imports(self, *, preloads_more: bool) -> None:
         """Spawn if the imports do not survive a fork; `preloads_more`: they were more than torch."""
         cuda = getattr(sys.modules.get("torch"), "cuda", None)
-        own = (
-            imports.named_like_imported(self._setup.program.directory, executed=not preloads_more) if self.forks else []
-        )
+        own = self._own_named_like_imported(executed=not preloads_more) if self.forks else []
         threads = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 2
         if cuda is not None and cuda.is_initialized():
             self._spawn("a preloaded module has initialised CUDA, which does not survive a fork")
@@ -57,6 +56,11 @@ class StartMethod:
             self._spawn(f"the preloaded modules have started {threads - 1} threads, which a fork would lose")
         elif own:
             self._spawn(f"{own[0]} has the name of a module that was imported before the script")
+
+    def _own_named_like_imported(self, *, executed: bool) -> Sequence[str]:
+        from . import imports  # not for programs
+
+        return imports.named_like_imported(self._setup.program.directory, executed=executed)
 
     def _spawn(self, reason: str) -> None:
         """Use one interpreter, with its own imports, per worker."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set
 
 from ..cause import of_node
 from ..job import Job
 from ..mpi import library
+from ..mpi import vendor as vendors
 from ..mpi.hub import Hub
 from ..mpi.world import Node, World, hub_name
 from ..ranks import Group, Ranks
@@ -30,6 +32,7 @@ class MpiGroup(FixedGroup):
         self._server = server
         self._node = Node(job, nodes.node_rank, nodes.rank, nodes.host, setup["directory"], setup["scratch"])
         self._hub = Hub(hub_name(self._node))
+        vendors.look_ahead(dict(os.environ), slurm=nodes.node_rank == 0)  # while it meets the other nodes
         self._world: Optional[World] = None
         self._known: Set[int] = set()
         """Workers that have loaded an MPI, by pid."""

@@ -13,7 +13,7 @@ from ..failures import Failure
 from ..job import Job
 from ..network.endpoint import Endpoint
 from ..protocol import encode_event
-from ..stream.sink import RESERVED_BYTES
+from ..stream.sizes import RESERVED_BYTES
 from ..system import facts, files, processes
 from ..system.scratch import CRASH, within
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 from typing import Dict, Optional
 
 from .vendor import HYDRA, OPEN_MPI, Vendor
@@ -16,6 +15,8 @@ _MAX_BYTES = 64 << 20
 
 def of_program(name: str, cwd: str, env: Dict[str, str]) -> str:
     """The library that an executable is linked with; empty if that is none, or not known."""
+    import shutil  # it imports all compressions
+
     path = shutil.which(os.path.join(cwd, name) if os.path.dirname(name) else name, path=env.get("PATH", os.defpath))
     with contextlib.suppress(OSError), open(path or "", "rb") as file:
         return _named(file.read(_MAX_BYTES)) if file.read(4) == b"\x7fELF" else ""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..store.interface import Store
     from .hub import Caller
 
-_LOOK_S = 0.02
+_LOOK_S, _LOOK_AT_MOST_S = 0.02, 0.1
 _LOOK_LATER_S = 0.25
 _FEW_NODES = 100
 """Of more nodes, each looks less often: together they ask the store as often as this many."""
@@ -42,6 +42,7 @@ class Shells:
         """The signal that ended a command here, if one did."""
 
         self._look_at = self._answers_at = 0.0
+        self._pause_s = _LOOK_S
 
     def ask(self, caller: Caller) -> None:
         """Pass on a remote shell's command."""
@@ -60,7 +61,8 @@ class Shells:
         """Execute what was asked for here, if the ranks are still starting, and collect exit codes."""
         now = time.monotonic()
         if starting and now >= self._look_at:
-            self._look_at = now + _LOOK_S * max(1.0, len(self._hosts) / _FEW_NODES)
+            self._look_at = now + self._pause_s * max(1.0, len(self._hosts) / _FEW_NODES)
+            self._pause_s = min(1.2 * self._pause_s, _LOOK_AT_MOST_S)
             (command,) = self._store.peek([f"shell/{self._node}/{self._taken}"])
             if command is not None:
                 self._execute(json.loads(command))

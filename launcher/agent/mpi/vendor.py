@@ -6,12 +6,13 @@ user's own is left as it is.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-import shutil
 import subprocess
 import sys
-from typing import Any, Dict, List, NamedTuple, Sequence
+import threading
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from ..failures import CannotError
 
@@ -50,8 +51,33 @@ class Vendor(NamedTuple):
     """Its path."""
 
 
+_asking = threading.Lock()
+_found: Dict[Tuple[Tuple[str, str], ...], Vendor] = {}
+_with_slurm: Dict[Vendor, bool] = {}
+
+
+def look_ahead(env: Dict[str, str], *, slurm: bool) -> None:
+    """Have the answers of `find`, and of `speaks_with_slurm` if `slurm`, by the time when they are asked for."""
+
+    def look() -> None:
+        with contextlib.suppress(CannotError):  # which is raised again then
+            vendor = find(env)
+            if slurm:
+                speaks_with_slurm(vendor, env)
+
+    threading.Thread(target=look, name="mpi", daemon=True).start()
+
+
 def find(env: Dict[str, str]) -> Vendor:
     """The MPI next to this Python, else the one on PATH. Raises `CannotError` if there is none, or an unknown one."""
+    which = tuple(sorted(env.items()))
+    with _asking:
+        if which not in _found:
+            _found[which] = _find(env)
+        return _found[which]
+
+
+def _find(env: Dict[str, str]) -> Vendor:
     places = [os.path.dirname(sys.executable), *env.get("PATH", os.defpath).split(os.pathsep)]
     found = next((path for place in places for path in _programs(place)), None)
     if found is None:
@@ -100,6 +126,15 @@ def command(vendor: Vendor, hosts_file: str, address: str, remote_shell: str, wo
 
 def speaks_with_slurm(vendor: Vendor, env: Dict[str, str]) -> bool:
     """Whether srun can start the ranks: it offers what the MPI speaks, here in a step of a job."""
+    with _asking:
+        if vendor not in _with_slurm:
+            _with_slurm[vendor] = _speaks_with_slurm(vendor, env)
+        return _with_slurm[vendor]
+
+
+def _speaks_with_slurm(vendor: Vendor, env: Dict[str, str]) -> bool:
+    import shutil  # only node 0 asks
+
     srun = shutil.which("srun", path=env.get("PATH", os.defpath))
     if "SLURM_PROCID" not in env or not srun or env.get(START) == "mpirun":
         return False

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pkgutil
 import re
 import signal
 import sys
@@ -266,8 +265,8 @@ def variables(caller: Caller) -> Dict[str, str]:
 
 
 def _source(name: str) -> str:
-    data = pkgutil.get_data(__package__, name)
-    assert data is not None
+    loader: Any = __spec__.loader  # of the archive, too
+    data: bytes = loader.get_data(os.path.join(os.path.dirname(__file__), name))
     return data.decode()
 
 

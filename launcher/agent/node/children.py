@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING, Dict, List, Optional, Union
 
 from ..channel import Channel
@@ -38,8 +39,12 @@ class ServerProcess:
 
         self.channel: AgentServer
         self.group: AgentGroup
+        self._moved: Optional[threading.Thread] = None
         if forked:
             self._process, self.channel, self.group, self.stderr = forked
+            # The kernel takes 10 ms to move a process, and there is enough to do until it gets its setup.
+            self._moved = threading.Thread(target=self._move, args=(self._process.pid,), name="cgroup")
+            self._moved.start()
         else:
             self.channel, self._server_end = Channel.pair()
             self.group, self._group_end = Channel.pair()
@@ -48,10 +53,16 @@ class ServerProcess:
         """Start it with the workers' environment and, on node 0, the listening socket."""
         process = self._process = self._process or self._spawn(request["env"])
         os.set_blocking(self.stderr, False)
-        if self.cgroup is not None:
-            cgroup.add(self.cgroup, process.pid)
+        if self._moved is None:
+            self._move(process.pid)
+        else:
+            self._moved.join()
         self.channel.send({"setup": request}, endpoint.fds())
         endpoint.handed_over()
+
+    def _move(self, pid: int) -> None:
+        if self.cgroup is not None:
+            cgroup.add(self.cgroup, pid)
 
     def _spawn(self, env: Dict[str, str]) -> subprocess.Popen[bytes]:
         import subprocess
@@ -112,6 +123,8 @@ class ServerProcess:
         """End it and all other descendants, `at_once` if there is nothing to shut down. Returns surviving pids."""
         import subprocess
 
+        if self._moved is not None:
+            self._moved.join()
         if self._process is not None:
             self.channel.send({"quit": True})
             if at_once:

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, List, Optional, Tuple
 
 from ..failures import Failure
-from ..outputs.serve import GRANTED
+from ..outputs.signs import GRANTED
 from ..stream.writer import Writer
 from ..system import files
 from .place import Place

@@ -6,7 +6,7 @@ import os
 import time
 from typing import Callable, Optional
 
-from ..outputs.serve import CONNECTED, HELD, RELEASED, WAITING
+from ..outputs.signs import CONNECTED, HELD, RELEASED, WAITING
 from ..stream.writer import Writer
 from ..system import files
 from .place import Place

@@ -12,7 +12,6 @@ from typing import NamedTuple, Optional
 
 from ..channel import Message
 from ..job import Job
-from ..outputs import project
 from ..schedulers import slurm
 from ..system import processes
 from ..system.scratch import Scratch
@@ -54,11 +53,15 @@ class Place(NamedTuple):
     def use_project(self) -> None:
         """Note that this node uses the project's directory, if the run has one."""
         if self.job.project and self.job.output_dir:
+            from ..outputs import project  # few runs have one
+
             project.touch(os.path.dirname(self.job.output_dir), self.job.run, self.node_rank)
 
     def leave_project(self) -> None:
         """Note that it does not any more."""
         if self.job.project and self.job.output_dir:
+            from ..outputs import project
+
             project.leave(os.path.dirname(self.job.output_dir), self.job.run, self.node_rank)
 
     def forget_last_attempt(self, *, with_result: bool) -> None:

@@ -23,12 +23,12 @@ def run(job: Job, rank: int, stream: int, forked: Optional[Forked] = None, above
         from . import below
 
         below.run(job, rank, stream, above)
-    from .agent import Node
-
     plain = job.kind == "program" and not (job.elastic or job.passes_stdin or above)
     if forked is None and plain and os.access(job.cwd, os.X_OK):
         from ..forkserver import prefork
 
         forked = prefork.fork_for_program([stream], job.cwd)
+    from .agent import Node  # while the fork server, which needs none of it, imports its own modules
+
     os.dup2(2, 1)  # a stray print must not end up in the stream
     sys.exit(Node(job, rank, stream, forked).run())

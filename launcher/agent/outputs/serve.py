@@ -21,22 +21,11 @@ import time
 from typing import Any, Callable, Dict
 
 from .receive import receive
+from .signs import CONNECTED, GRANTED, HELD, RELEASED, WAITING
 from .tree import Tree, TreeError
 
 READY = b"\ndistlaunch-outputs-1\n"
 """Written to stdout first, as login files may have printed something before."""
-
-GRANTED = "granted"
-"""In the run's directory: the launcher has granted the run's claim to it."""
-
-RELEASED = "fetched"
-"""In the run's directory: nothing more will be fetched."""
-
-CONNECTED = "fetching"
-"""In the run's directory: its time changes while a launcher is connected, for an agent that waits until it is done."""
-
-HELD, WAITING = "held", "waiting"
-"""In the run's directory: the agent is to wait until its files are fetched; and it does."""
 
 _ALIVE_S, _LOOK_S = 5.0, 0.1
 

@@ -12,10 +12,6 @@ import os
 import sys
 from typing import Any, Callable, Dict, List, Optional
 
-from ..forkserver import prefork
-from ..lease.lock_files import LeaseError
-from . import leases, preflight, run, run_files, user_files
-
 ANSWER = "distlaunch-host-1 "
 Request = Dict[str, Any]
 
@@ -30,6 +26,8 @@ def main(argv: List[str]) -> None:
         stream.tail(rest[0], int(rest[1]), int(rest[2]), once="--once" in rest)
         return
     if call == "signal":
+        from . import run
+
         answer(run.send_signal(rest[0], int(rest[1]), int(rest[2]), force="--force" in rest))
         return
     if call == "remove":
@@ -41,6 +39,8 @@ def main(argv: List[str]) -> None:
             answer({"problem": f"{error.filename}: {error.strerror}"})
         return
     if call == "request":
+        from . import run_files
+
         answer(run_files.request(rest[0], int(rest[1])))
         return
     if call == "outputs":
@@ -64,6 +64,11 @@ def converse(request: Request) -> Optional[Callable[[], None]]:
 
     Returns what a forked child is to become once the caller has left its frames, as a worker exits like an interpreter.
     """
+    # Imported here, as most calls need few of them.
+    from ..forkserver import prefork
+    from ..lease.lock_files import LeaseError
+    from . import leases, preflight, run, user_files
+
     calls = {
         "preflight": preflight.preflight,
         "lease": leases.lease,

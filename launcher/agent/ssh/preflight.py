@@ -6,19 +6,22 @@ import contextlib
 import json
 import os
 import re
-import socket
 import sys
 import time
 from typing import Any, Dict, List, Optional
 
-from ..network import routes
-from ..system import facts, files, processes, users
+from ..system import files, processes, users
 
 _PROBE_BYTES = 256 * 1024
 
 
 def preflight(request: Dict[str, Any]) -> Dict[str, Any]:
     """Collect all facts; if a run is to start, also create its directory, readable only by its owner."""
+    import socket  # these are not for calls that only look for an agent
+
+    from ..network import routes
+    from ..system import facts
+
     now = time.time()
     base = os.path.expanduser(request["dir"])
     directory = os.path.join(base, "runs", request["run"])

@@ -16,7 +16,7 @@ import select
 import time
 from typing import Any, Dict, Optional
 
-from ..stream.sink import RESERVED_BYTES
+from ..stream.sizes import RESERVED_BYTES
 from ..system import files
 from . import preflight
 from .preflight import identity_of

@@ -18,9 +18,7 @@ from ..protocol import encode_event
 from ..system.files import ends_within_a_line
 from .backlog import Backlog
 from .plain import Encoder
-
-RESERVED_BYTES = 64 * 1024
-"""Reserved in the node's directory at the start, to record how the run ended even on a full disk."""
+from .sizes import RESERVED_BYTES
 
 _AGAIN_S = 1.0
 _REMEMBER_S = 5.0

@@ -136,16 +136,17 @@ def _wrong(
     sticky = stat.S_ISDIR(about.st_mode) and mode & stat.S_ISVTX and not (last and searched)
     if sticky or not (stat.S_ISDIR(about.st_mode) or (last and stat.S_ISREG(about.st_mode))):
         return None  # sticky, a link, or never read
+    others = bool(mode & stat.S_IWOTH)
+    if not others and (not mode & stat.S_IWGRP or _may_write(step, about.st_gid, trusted)):
+        return None
     whose = f"{step} belongs to {_user(about.st_uid)}, and its mode {mode:04o} lets"
-    if mode & stat.S_IWOTH:
+    if others:
         return Problem(f"{whose} all users write to it", f"chmod o-w {step}")
-    if mode & stat.S_IWGRP and not _may_write(step, about.st_gid, trusted):
-        group = _group(about.st_gid)
-        return Problem(
-            f"{whose} the group {group} write to it",
-            f"chmod g-w {step}, or, if you trust all of that group: DISTLAUNCH_TRUST=@{group}",
-        )
-    return None
+    group = _group(about.st_gid)
+    return Problem(
+        f"{whose} the group {group} write to it",
+        f"chmod g-w {step}, or, if you trust all of that group: DISTLAUNCH_TRUST=@{group}",
+    )
 
 
 def _may_write(step: str, gid: int, trusted: Sequence[str]) -> bool:
@@ -224,14 +225,14 @@ def agent_problem(path: str, trusted: Sequence[str] = ()) -> Optional[Problem]:
     sources = {}
     for directory, directories, names in os.walk(path):
         for step in [os.path.join(directory, name) for name in (*directories, *names)]:
-            if os.path.islink(step):
-                return changed
             with contextlib.suppress(FileNotFoundError):  # bytecode that another process is about to write
-                found = found or _wrong(step, os.lstat(step), trusted, last=True, searched=True)
+                about = os.lstat(step)
+                if stat.S_ISLNK(about.st_mode):
+                    return changed
+                found = found or _wrong(step, about, trusted, last=True, searched=True)
         if os.path.basename(directory) != "__pycache__":
-            sources.update(
-                {os.path.relpath(os.path.join(directory, name), path): os.path.join(directory, name) for name in names}
-            )
+            inside = "" if directory == path else f"{os.path.relpath(directory, path)}/"
+            sources.update({inside + name: os.path.join(directory, name) for name in names})
     try:
         right = os.path.basename(path) == _name_of(sources, os.path.basename(path)) + _SUFFIX
     except OSError:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher import output
-from launcher.agent.outputs.serve import GRANTED
+from launcher.agent.outputs.signs import GRANTED
 from launcher.backends._outputs import RemoteOutputs
 from launcher.backends.kubernetes import api, objects
 from launcher.backends.kubernetes.pod import RUN_LABEL, granted_name

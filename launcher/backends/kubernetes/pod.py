@@ -7,7 +7,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
-from launcher.agent.outputs.serve import GRANTED
+from launcher.agent.outputs.signs import GRANTED
 from launcher.backends.kubernetes import words
 from launcher.errors import SpecError
 from launcher.payload import project

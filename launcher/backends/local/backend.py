@@ -12,7 +12,6 @@ from launcher import output
 from launcher.agent.failures import Failure
 from launcher.agent.job import LOOPBACK
 from launcher.agent.system import facts
-from launcher.agent.terminal import attach
 from launcher.backends._base import (
     Backend,
     PlannedNode,
@@ -21,7 +20,6 @@ from launcher.backends._base import (
     unrecorded,
 )
 from launcher.backends._files import FileStream
-from launcher.backends._outputs import SharedOutputs
 from launcher.backends._roles import names_of, parts_of_nodes, with_roles
 from launcher.backends._writing import write_beside, write_files
 from launcher.backends.local import processes, programs
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
 
     from launcher.agent.messages import Rendezvous
     from launcher.backends._outlook import Outlook
+    from launcher.backends._outputs import SharedOutputs
     from launcher.results.cluster import SurveyedHost
     from launcher.results.run import ClusterRun
     from launcher.runs.records import Run
@@ -221,6 +220,7 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
 
     def open_terminal(self, handle: LocalHandle, node: int, rank: int | None) -> Bridge:
         """Connect directly to the agent's socket; a shell is a program."""
+        from launcher.agent.terminal import attach
         from launcher.system.pipes import Bridge, ProgramBridge
 
         if rank is None:
@@ -235,6 +235,8 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
 
     def open_outputs(self, handle: LocalHandle, node: int) -> SharedOutputs:  # noqa: ARG002 - the same for all nodes
         """The directory where the workers write."""
+        from launcher.backends._outputs import SharedOutputs  # few runs fetch files
+
         return SharedOutputs(Path(handle["run_dir"]))
 
     def cancel(self, handle: LocalHandle, *, force: bool = False) -> None:

@@ -19,14 +19,16 @@ def find_program(spec: JobSpec, python: str) -> None:
     """Raise `SpecError` if it is a program, and not on this machine; on other hosts the agents report it."""
     if spec.kind != "program":
         return
-    import shutil
-
     name = spec.command[0]
     directories = [
         *([os.path.dirname(python)] if spec.python else []),
         spec.env.get("PATH") or os.environ.get("PATH") or os.defpath,
     ]
     path = os.path.join(spec.cwd, name) if os.path.dirname(name) else name
+    if os.path.isfile(path) and os.access(path, os.X_OK) and os.path.dirname(name):
+        return
+    import shutil
+
     if shutil.which(path, path=os.pathsep.join(directories)) is None:
         raise SpecError(f"program {name!r} is not on PATH, or not executable", hint="chmod +x it, or give its path")
 
@@ -36,10 +38,12 @@ def find_python(spec: JobSpec) -> str:
 
     If no framework is needed, ours is used unchecked; if it may be needed, an interpreter without it is accepted.
     """
+    module, wants = needed(spec)
+    if not spec.python and wants == NO:
+        return sys.executable
     import shutil
     from importlib.util import find_spec
 
-    module, wants = needed(spec)
     if spec.python:
         named = shutil.which(spec.python)
         if named is None:
@@ -47,8 +51,6 @@ def find_python(spec: JobSpec) -> str:
         candidates = [os.path.join(spec.cwd, named)]
         if wants != SURELY:
             return candidates[0]
-    elif wants == NO:
-        return sys.executable
     else:
         if find_spec(module) is not None:
             return sys.executable

@@ -12,7 +12,6 @@ from launcher import output
 from launcher.backends._base import Backend, Record, unrecorded
 from launcher.backends._files import FileStream
 from launcher.backends._outlook import Outlook
-from launcher.backends._outputs import SharedOutputs
 from launcher.backends.slurm import allocation, behind_login, clusters, control, reported, requeue, run_files, steps
 from launcher.backends.slurm import site as sites
 from launcher.backends.slurm.handle import SlurmHandle, directory_of
@@ -222,6 +221,8 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         """The directory on the shared file system where the workers write."""
         if self.site.login:
             return behind_login.outputs(self.site.login, handle)
+        from launcher.backends._outputs import SharedOutputs  # few runs fetch files
+
         return SharedOutputs(Path(handle["run_dir"]))
 
     def cancel(self, handle: SlurmHandle, *, force: bool = False) -> None:

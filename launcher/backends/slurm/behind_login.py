@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher import output
-from launcher.agent.outputs.serve import GRANTED
+from launcher.agent.outputs.signs import GRANTED
 from launcher.agent.terminal import attach
 from launcher.backends import _login_stream
 from launcher.backends._login_outputs import LoginOutputs

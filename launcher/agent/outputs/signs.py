@@ -1,0 +1,15 @@
+"""Files in the run's directory by which a launcher that fetches and the agent tell each other where they are."""
+
+from __future__ import annotations
+
+GRANTED = "granted"
+"""In the run's directory: the launcher has granted the run's claim to it."""
+
+RELEASED = "fetched"
+"""In the run's directory: nothing more will be fetched."""
+
+CONNECTED = "fetching"
+"""In the run's directory: its time changes while a launcher is connected, for an agent that waits until it is done."""
+
+HELD, WAITING = "held", "waiting"
+"""In the run's directory: the agent is to wait until its files are fetched; and it does."""
