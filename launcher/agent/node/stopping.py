@@ -6,7 +6,7 @@ import signal
 import time
 from typing import Any, Dict, List, Optional
 
-from .. import cause
+from .. import cause, roles
 from ..failures import Failure
 from ..stream.writer import Writer
 from ..system import processes
@@ -115,8 +115,8 @@ class Stopping:
 
     def _is_done(self, reason: str) -> bool:
         """Whether a preempted node has done its part and the others can continue without it, as none will restart."""
-        job = self._job
-        alone = self._place.node_rank > 0 and not job.elastic and not job.max_restarts and job.replaces_lost
+        job, node = self._job, self._place.node_rank  # a scheduler takes the end of a role's first node for all of it
+        alone = node > roles.at(job, node).first and not job.elastic and not job.max_restarts and job.replaces_lost
         return alone and reason == Failure.PREEMPTED and self._workers.all_succeeded()
 
     # -- deadlines ----------------------------------------------------------------------------------------------------

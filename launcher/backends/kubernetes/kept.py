@@ -66,6 +66,8 @@ def planned(plan: KubernetesPlan, opts: KubernetesOptions, cluster: Cluster) -> 
     """The handle of a run that is about to be submitted."""
     nodes = (plan.job.min_nodes, len(plan.nodes))
     handle = handle_of(cluster, opts, plan.run_dir, plan.name, nodes=nodes, python=plan.python)
+    if plan.job.roles:
+        handle.update({"roles": {each["name"]: each["nodes"] for each in plan.job.roles}, "grace_s": plan.job.grace_s})
     return {**handle, "output_dir": plan.job.cwd} if opts.output_dir else handle
 
 
