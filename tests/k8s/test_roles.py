@@ -9,7 +9,7 @@ from tests.k8s.conftest import MORE_KINDS, User, job_ends
 from tests.k8s.role import role_rules
 from tests.k8s.roles import EXCHANGE, FAILS_ONCE, LASTS, LATEST, ROLES, STAYS, by_role, said, write
 from tests.k8s.scripts import WAITS
-from tests.k8s.test_disruptions import agent_of
+from tests.k8s.test_disruptions import agent_of, no_room
 
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(400)]
 
@@ -139,3 +139,26 @@ def test_a_node_that_is_lost_starts_the_run_again_unless_its_role_ignores_failur
     done = again.result()
     assert done.exit_code == 0, done.stderr
     assert done.stdout.count("attempt 1") == 3, done.stdout
+
+
+def test_a_role_that_ignores_failures_is_left_by_pods_that_are_taken_away_and_not_waited_for(kinds: User) -> None:
+    """Its workers have their grace time, and the others continue."""
+    kinds.write("lasts.py", LASTS.replace("sleep(4)", "sleep(10)"))
+    kinds.write("waits.py", WAITS)
+    file = write(kinds, "run.toml", "lasts.py", "waits.py", 'on_failure = "ignore"\nserves = true')
+    runs = {kind: kinds.follow("--kind", kind, "--log-ranks", "all", "--roles", file) for kind in ("job", "jobset")}
+    for follower in runs.values():
+        follower.until("begun")
+        follower.until("ready", count=2)
+
+    with no_room(kinds):
+        for follower in runs.values():
+            kinds.kube.evict(kinds.namespace, by_role(kinds, follower.run)["second"][0]["metadata"]["name"])
+
+        for kind, follower in runs.items():
+            done = follower.result()
+            told = f"{kind}: {done.stdout} {done.stderr}"
+            assert (done.exit_code, done.stdout.count("lasted"), done.stdout.count("begun")) == (0, 1, 1), told
+            assert "ignored, as its role second is to be" in done.stderr, told
+            assert kinds.state(follower.run)["state"] == "success", told
+        assert job_ends(kinds, runs["job"].run) == {"Complete"}

@@ -6,8 +6,10 @@ import json
 import os
 import re
 import subprocess
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +18,9 @@ from testbed.kube_builds import KUBERNETES
 from tests.k8s.conftest import KINDS, MORE_KINDS, User
 from tests.k8s.roles import AGAIN, EXCHANGE, ROLES, STAYS, ready, write
 from tests.k8s.scripts import WAITS
+
+if TYPE_CHECKING:
+    from tests.k8s.proxy import Proxy
 
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(400)]
 
@@ -135,3 +140,59 @@ def test_kueue_admits_the_roles_of_a_jobset_together(kinds: User) -> None:
     assert kinds.pods(tight.run) == []
     assert kinds("cancel", tight.run).exit_code == 0
     kinds.wait_nothing_left(tight.run, **MORE_KINDS)
+
+
+@pytest.mark.parametrize(("resource", "allowed"), [("count/jobs.batch", "1"), ("secrets", "0")])
+def test_a_submission_that_is_refused_half_way_leaves_no_job_of_any_role(
+    user: User, resource: str, allowed: str
+) -> None:
+    """On a control plane without nodes."""
+    user.kube.quota(user.namespace, **{resource: allowed})
+
+    done = user("k8s", "--detach", "--role", "one:1:x.py", "--role", "two:1:x.py", "--role", "three:2:x.py")
+
+    assert done.exit_code == 2, done.stderr
+    assert f"exceeded quota: quota, requested: {resource}=1" in done.stderr
+    user.wait_nothing_left()
+
+
+def test_roles_are_created_after_what_their_pods_mount_in_one_request_each(user: User, proxy: Proxy) -> None:
+    """The first one is suspended until all exist."""
+    account = replace(user, kubeconfig=user.write("proxy.kubeconfig", proxy.kubeconfig()))
+
+    run = account.detached("--role", "one:1:x.py", "--role", "two:1:x.py")
+
+    sent = [(item["kind"], item["metadata"]["name"]) for item in proxy.sent]
+    assert (sent[0], sent[-1]) == (("Job", run), ("Job", f"{run}-two"))
+    kinds = Counter(kind for kind, _ in sent)
+    assert kinds == {"Job": 2, "ConfigMap": 2, "Service": 1, "NetworkPolicy": 1, "Secret": 1}
+    assert [item.rpartition("/")[2] for item in proxy.requests if item.startswith("PATCH")] == [run]
+    user.wait_pods(run, 2)
+    user.write("proxy.kubeconfig", user.kubeconfig.read_text())  # the proxy passes on no events
+    assert user("cancel", run).exit_code == 0
+    user.wait_nothing_left()
+
+
+def test_a_run_with_roles_is_found_and_cancelled_by_another_machine(user: User) -> None:
+    """Its pods have no host to run on."""
+    run = user.detached("--role", "one:1:x.py", "--role", "two:3:x.py")
+    there: dict[str, str | None] = {"DISTLAUNCH_RUNS_DIR": str(user.cli.directory / "elsewhere")}
+
+    state = user("status", run, "--on", "k8s", "--output", "json", env=there).json["result"]
+
+    assert (state["state"], len(state["nodes"])) == ("pending", 4)
+    assert user("cancel", run, env=there).exit_code == 0
+    user.wait_nothing_left()
+
+
+def test_a_role_whose_pods_are_refused_is_reported_with_the_quota_that_it_exceeds(user: User) -> None:
+    """The other role's pods fit; with less in use, all of it would."""
+    user.kube.quota(user.namespace, **{"requests.cpu": "2"})
+    file = write(user, "run.toml", "x.py", "x.py", 'cpu = "1500m"')
+    follower = user.follow("--cpu", "100m", "--start-timeout", "1s", "--roles", file)
+
+    done = follower.result()
+
+    assert done.exit_code == 1, done.stderr
+    assert "exceeded quota: quota, requested: requests.cpu=1500m" in done.stderr
+    user.wait_nothing_left()

@@ -8,7 +8,6 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from launcher.agent.roles import IGNORE
 from launcher.backends.kubernetes import pod
 from launcher.system import numbers
 
@@ -102,9 +101,9 @@ def note(spec: JobSpec, of_run: Sequence[Part], kind: str, python: str) -> dict[
                 "name": part.role,
                 "nodes": part.nodes.max,
                 "workers": pod.workers(part.job, part.opts),
-                "ignored": role.on_failure == IGNORE,
+                "ignored": part.ignored,
             }
-            for part, role in zip(of_run, spec.roles, strict=True)
+            for part in of_run
         ]
     return {NOTE: json.dumps(about)}
 

@@ -74,7 +74,9 @@ def _handle(cluster: Cluster, opts: KubernetesOptions, owner: Owner, told: About
     made = kept.handle_of(cluster, opts, path, owner.name, nodes=nodes, python=told["python"])
     found: KubernetesHandle = {**made, "uid": owner.uid}
     if roles := told.get("roles"):
-        found.update({"roles": {role["name"]: role["nodes"] for role in roles}, "grace_s": told["grace_s"]})
+        counts = {role["name"]: role["nodes"] for role in roles}
+        ignored = [role["name"] for role in roles if role["ignored"]]
+        found.update({"roles": counts, "ignored": ignored, "grace_s": told["grace_s"]})
     return {**found, "attempt": attempt} if (attempt := about.attempt_of(owner.item)) else found
 
 

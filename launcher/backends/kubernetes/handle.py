@@ -28,6 +28,9 @@ class KubernetesHandle(_Submitted, total=False):
     roles: dict[str, int]
     """The number of nodes of each role, in their order; missing if the run has none."""
 
+    ignored: list[str]
+    """The roles without which the run continues after a failure."""
+
     grace_s: float
     """The workers' grace time, of a run with roles."""
 

@@ -63,7 +63,7 @@ def jobs(
 
 def job_set(name: str, of_run: Sequence[Part], specs: Sequence[Manifest]) -> dict[str, Any]:
     """The spec of a JobSet, with one Job for each part."""
-    return {
+    found = {
         "network": {"enableDNSHostnames": True, "subdomain": name, "publishNotReadyAddresses": True},
         "failurePolicy": {"maxRestarts": 0},
         "replicatedJobs": [
@@ -71,3 +71,7 @@ def job_set(name: str, of_run: Sequence[Part], specs: Sequence[Manifest]) -> dic
             for part, job in zip(of_run, specs, strict=True)
         ],
     }
+    needed = [part.role for part in of_run if not part.ignored]
+    if len(needed) < len(of_run):  # pods of the other roles may wait for a host when the run is over
+        found["successPolicy"] = {"operator": "All", "targetReplicatedJobs": needed or [of_run[0].role]}
+    return found

@@ -48,8 +48,9 @@ class Ends:
 
     def broken(self) -> tuple[str, str] | None:
         """The class and message of a failure, if a role's Job has ended for good and the others wait for its nodes."""
+        ignored = {f"{self._handle['name']}-{role}" for role in self._handle.get("ignored", ())}
         for name, job in self._others.items() if self.first is None else ():
-            end = _end(name, job) or {}
+            end = (_end(name, job) if name not in ignored else None) or {}
             since = pod_status.timestamp(end["lastTransitionTime"]) if "lastTransitionTime" in end else 0.0
             if end.get("type") in states.FAILED and time.time() > since + self._handle["grace_s"] + _PATIENCE_S:
                 kind = Failure.NODE if job else Failure.CANCELLED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from launcher.agent.roles import IGNORE
 from launcher.errors import SpecError
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ class Part(NamedTuple):
     first: int
     """The rank of its first node."""
 
+    ignored: bool = False
+    """Whether the run continues without it after a failure."""
+
     @property
     def nodes(self) -> NodeRange:
         """How many it has."""
@@ -56,7 +60,8 @@ def of(spec: JobSpec, opts: KubernetesOptions) -> list[Part]:
         return [Part("", spec, opts, opts, 0)]
     found: list[Part] = []
     for role in spec.roles:
-        found.append(Part(role.name, role.job, role.options, opts, sum(part.nodes.max for part in found)))
+        first = sum(part.nodes.max for part in found)
+        found.append(Part(role.name, role.job, role.options, opts, first, role.on_failure == IGNORE))
     return found
 
 
