@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from launcher.settings.toml_file import ConfigFile
 
-_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}\Z")
+_NAME = re.compile(r"[a-z]([a-z0-9-]{0,30}[a-z0-9])?\Z")
 _OF_JOB = (
     *("nodes", "nproc_per_node", "contract", "ps", "env", "no_python", "max_restarts", "start_method", "preload"),
     *("numa_binding", "near_nics", "virtual_local_rank"),
@@ -124,7 +124,7 @@ def _checked(found: list[RoleRequest]) -> list[RoleRequest]:
     """Raise `SpecError` for roles that no run can have."""
     for role in found:
         if not _NAME.match(role.name):
-            hint = "give lower-case letters, digits and dashes, beginning with a letter"
+            hint = "give lower-case letters, digits and dashes, beginning with a letter and not ending with a dash"
             raise SpecError(f"{role.where}: role {role.name!r} is not a name", hint=hint)
         if not role.script:
             raise SpecError(f"{role.where}: role {role.name} has no script", hint="--role NAME:NODES:SCRIPT")

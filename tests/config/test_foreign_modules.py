@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -19,7 +19,7 @@ from launcher.agent.mpi import shells, world
 from launcher.agent.system import processes
 from launcher.backends import _interpreter
 from launcher.backends.ansible import ssh
-from launcher.backends.kubernetes import watch as kube_watch
+from launcher.backends.kubernetes import signals
 from launcher.backends.local import programs
 from launcher.backends.slurm import allocation
 from launcher.errors import BackendUnavailableError
@@ -87,10 +87,9 @@ def session_over_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def signal_to_pods(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[list[str]] = []
-    monkeypatch.setattr(kube_watch, "execute", lambda _cluster, _pod, _container, command: sent.append(command))
+    monkeypatch.setattr(signals, "execute", lambda _cluster, _pod, _container, command: sent.append(command))
     pod = SimpleNamespace(name="pod", ended=False)
-    watch: Any = SimpleNamespace(cluster=None, _container="c", _python="python3", _pods=lambda: [[pod]])
-    kube_watch.RunWatch.signal(watch, 0)
+    signals.send(cast("Any", None), lambda: [[cast("Any", pod)]], "c", "python3", 0)
     program, *words = sent[0]
     assert program == "python3"
     assert words[-1].startswith(proc.WITHOUT_HERE)  # this Python has `os` before it looks into any directory
@@ -115,7 +114,7 @@ def stand_in(_: pytest.MonkeyPatch) -> None:
 STARTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "launcher/backends/local/programs.py": probe,
     "launcher/backends/ansible/ssh.py": call_over_ssh,
-    "launcher/backends/kubernetes/watch.py": signal_to_pods,
+    "launcher/backends/kubernetes/signals.py": signal_to_pods,
     "launcher/torchrun/workers.py": torchrun,
     "launcher/agent/mpi/world.py": stand_in,
     SESSION: session_over_ssh,

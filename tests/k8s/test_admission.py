@@ -182,10 +182,10 @@ def test_only_a_quota_with_room_for_the_whole_run_is_waited_for(text: str, nodes
     events = [event, {**event, "reason": "Created", "message": "no"}]
     began = 1767225601.0
 
-    found = admission.refusal(events, 0.0, nodes)
+    found = admission.refusal(events, 0.0, nodes, {})
 
     assert found == (f'FailedCreate: pods "x-0-..." is forbidden: {text}', began, for_good)
-    assert admission.refusal(events, began + 5, nodes) == (found.reason, began + 5, for_good), (
+    assert admission.refusal(events, began + 5, nodes, {}) == (found.reason, began + 5, for_good), (
         "a pod was made in between"
     )
-    assert admission.refusal(events, began + 100, nodes) is None, "all refusals are from before that"
+    assert admission.refusal(events, began + 100, nodes, {}) is None, "all refusals are from before that"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from launcher.backends.kubernetes import signals
 from launcher.backends.kubernetes import watch as kube_watch
 from launcher.backends.kubernetes.api import UnreachableError
 from launcher.errors import BackendUnavailableError, CommandError
@@ -45,7 +46,7 @@ def test_a_signal_reaches_pods_that_the_api_server_does_not_know_to_run_yet(
     seconds = itertools.count(0.0, 9.0)  # a limit of 30 s is over at the fourth look
     clock = SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda _: None)
     for name, value in (("execute", execute), ("time", clock)):
-        monkeypatch.setattr(kube_watch, name, value)
+        monkeypatch.setattr(signals, name, value)
 
     with nullcontext() if starts else pytest.raises(CommandError, match=r"have not started .* signalled: late$"):
         watch.signal(signal.SIGUSR1)
@@ -65,7 +66,7 @@ def test_a_pod_that_runs_and_has_not_answered_is_not_signalled_twice(
 
     watch = kube_watch.RunWatch(handle(tmp_path, 1))
     watch.__dict__["cluster"] = SimpleNamespace(context="", tunnel=None)
-    monkeypatch.setattr(kube_watch, "execute", execute)
+    monkeypatch.setattr(signals, "execute", execute)
     running = {"containerStatuses": [{"name": "node", "state": {"running": {}}}]}
     pod = replace(a_pod(), name="runs", phase="Running", status=running)
     watch._pods = lambda: [[pod]]  # type: ignore[method-assign]

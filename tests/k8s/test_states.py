@@ -123,7 +123,7 @@ def test_an_init_container_that_keeps_ours_from_starting_is_named() -> None:
     assert cause["message"] == "pod run-1-x on m did not start: container first ended with exit code 4"
 
 
-@pytest.mark.parametrize("name", ["run-1", "run-1-n-0", "run-1-node-0"])
+@pytest.mark.parametrize("name", ["run-1", "run-1-n-0", "run-1-node-0", "run-1-roll-out2", "run-1-roll-out2-0"])
 def test_a_reason_stays_the_same_whatever_the_next_pod_is_called(name: str) -> None:
     """A kubelet's message has the pod's name and uid and a pause that doubles; each reason is to be reported once."""
     uids = ("1fd0445c-a981-4952-82a1-838aa2c15037", "64f2ed6c-a8fa-4708-ba6b-0a378e94596b")

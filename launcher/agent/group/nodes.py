@@ -41,6 +41,9 @@ class StopEvent(threading.Event):
         self.leaves = False
         """Whether this node ends once its own workers have succeeded, while the others continue."""
 
+        self.unannounced = False
+        """Whether this node stops and the others continue: they have to notice that it is gone."""
+
 
 class Members:
     """The nodes of one round, and the part of the store that they share."""
@@ -121,6 +124,7 @@ class Nodes:
             self.stopping.leaves = True
             return
         self.stopping.by_agent = True
+        self.stopping.unannounced = message["leaves"]
         self.stopping.set()
         if not message["leaves"]:
             verdict: Verdict = {"kind": "stop", "node": self.node_rank, "host": self.host, "stop": message["stop"]}
@@ -189,7 +193,8 @@ class Nodes:
         `reported`: the others know that this node exits. `succeeded`: the workers of all nodes have.
         """
         limit = time.monotonic() + (_BARRIER_AFTER_SUCCESS_S if succeeded else _BARRIER_S)
-        if succeeded or (reported and not self.job.elastic):  # a node that leaves an elastic run has to be noticed
+        noticed = self.job.elastic or self.stopping.unannounced  # by its connection that closes
+        if succeeded or (reported and not noticed):
             self._watch.leave()
         while self._watch.has_unpublished and time.monotonic() < limit:
             time.sleep(POLL_S)

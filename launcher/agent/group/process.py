@@ -20,6 +20,7 @@ from ..system import threads
 from .agent_link import AgentLink
 from .errors import NotNeededError, RendezvousError, StopRequestedError, UnknownTorchError
 from .rendezvous import OVER, FixedNodes, connect, node_0_is_there
+from .whole import goes_on_without
 from .witness import Witness
 from .workers import PeerEndedError
 
@@ -163,7 +164,7 @@ def _present_store(job: Job, setup: ServerSetup, agent: AgentLink, connected: Ca
     told = False
     while True:
         store = connected()
-        if store.check([OVER]):
+        if store.check([OVER]) or goes_on_without(job, store, setup["node_rank"]):
             store.close()
             raise NotNeededError
         if store.compare_set(f"member/{setup['node_rank']}", "", me).decode() == me:

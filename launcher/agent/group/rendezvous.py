@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from ..contracts import load
 from ..failures import Failure
@@ -79,17 +79,12 @@ class FixedNodes(Nodes):
             self._gather(prefix)
             self.restarts += int(self.round > 0)
             joined = self.store.multi_get([f"{prefix}/join/{node}" for node in range(nodes)])
-            counts, numbers, reasons = zip(*map(json.loads, joined))
-            # A scheduler that starts nodes one by one counts the attempts of each node separately.
-            attempt = [
-                max(numbers),
-                Failure.NODE if Failure.NODE in reasons else max(filter(None, reasons), default=None),
-            ]
+            counts, *attempts = zip(*map(json.loads, joined))
             go = {
                 **self.network.master_port.open(self.round, torch=load(self.job.contract).torch),
                 "addr": self.job.master_addr,
                 "restarts": self.restarts,
-                "attempt": attempt,
+                "attempt": _latest(*attempts),
                 "workers": counts,
             }
             self.store.set(f"{prefix}/go", json.dumps(go))
@@ -103,9 +98,7 @@ class FixedNodes(Nodes):
         self._watch.begin(f"{prefix}/verdict", watch_beats=True)
         if self.round == 0:
             self._explore(known=told is not None)
-        if go["attempt"][0]:
-            number, why = go["attempt"]
-            self.network.variables.update(DISTLAUNCH_ATTEMPT=str(number), DISTLAUNCH_ATTEMPT_REASON=why or "")
+        self._count_attempts(*go["attempt"])
         self.members = Members(Prefixed(prefix, self.store), nodes, self._finish if self.job.roles else None)
         return Round(go["workers"], self.master_addr, go["port"])
 
@@ -136,7 +129,15 @@ class FixedNodes(Nodes):
 
     def meet(self, offer: Dict[str, Any]) -> List[Dict[str, Any]]:
         """The same among the nodes of all roles, once."""
-        return self._exchange(offer, Prefixed("met", self.store), self.node_rank, self.job.max_nodes)
+        mine = {**offer, "attempt": self.job.attempt, "why_again": self.job.why_again}
+        found = self._exchange(mine, Prefixed("met", self.store), self.node_rank, self.job.max_nodes)
+        self._count_attempts(*_latest(*zip(*((each["attempt"], each["why_again"]) for each in found))))
+        return found
+
+    def _count_attempts(self, number: int, why: Optional[str]) -> None:
+        """Tell the workers which attempt this is, and why there is one."""
+        if number:
+            self.network.variables.update(DISTLAUNCH_ATTEMPT=str(number), DISTLAUNCH_ATTEMPT_REASON=why or "")
 
     def _exchange(self, offer: Dict[str, Any], store: Store, rank: int, nodes: int) -> List[Dict[str, Any]]:
         mine = {**offer, "host": self.host, "address": self._address or self.master_addr}
@@ -186,3 +187,9 @@ class FixedNodes(Nodes):
         self._await(
             f"{nodes} nodes to join round {self.round}", lambda: self.store.add(f"{prefix}/joined", 0) >= nodes, missing
         )
+
+
+def _latest(numbers: Iterable[int], reasons: Iterable[Optional[str]]) -> Tuple[int, Optional[str]]:
+    """The attempt of a group: a scheduler that starts nodes one by one counts those of each node separately."""
+    told = list(filter(None, reasons))
+    return max(numbers), Failure.NODE if Failure.NODE in told else max(told, default=None)

@@ -92,6 +92,12 @@ class Whole:
             store.add(_ROLES_DONE, 1)
 
 
+def goes_on_without(job: Job, store: Store, node: int) -> bool:
+    """Whether the run has this node's part behind it, or continues without that, as its role ignores failures."""
+    role = roles.at(job, node)
+    return role.on_failure == roles.IGNORE and store.check([f"{role.prefix}round/0/finished/{node}"])
+
+
 def count_finished(store: Store, role: roles.Role, node: int, counter: str, how: str = "finished") -> None:
     """Count a node as finished in that counter of its role; once, although it may be lost afterwards."""
     if store.compare_set(f"{role.prefix}{counter}/{node}", "", how) == how.encode():

@@ -6,7 +6,7 @@ import signal
 import time
 from typing import Any, Dict, List, Optional
 
-from .. import cause
+from .. import cause, roles
 from ..failures import Failure
 from ..stream.writer import Writer
 from ..system import processes
@@ -102,8 +102,7 @@ class Stopping:
         )
         self._out.settle(_TOLD_S)  # a worker may take its agent down, and the next attempt needs the reason
         if by is None:
-            # The others continue without it.
-            leaves = self._job.elastic and self._place.node_rank > 0 and reason == Failure.PREEMPTED
+            leaves = reason == Failure.PREEMPTED and self._may_leave()
             self._server.group.send({"stop": reason, "deadline": deadline, "signal": int(number), "leaves": leaves})
         if forward:
             self._server.signal(number)
@@ -113,10 +112,16 @@ class Stopping:
         if self._stops.reason is not None:
             self._server.signal(signal.SIGTERM, repeat=False)
 
+    def _may_leave(self) -> bool:
+        """Whether the others continue without this node."""
+        job, node = self._job, self._place.node_rank
+        ignored = roles.at(job, node).on_failure == roles.IGNORE and job.replaces_lost and bool(self._workers)
+        return node > 0 and (job.elastic or ignored)
+
     def _is_done(self, reason: str) -> bool:
         """Whether a preempted node has done its part and the others can continue without it, as none will restart."""
-        job = self._job
-        alone = self._place.node_rank > 0 and not job.elastic and not job.max_restarts and job.replaces_lost
+        job, node = self._job, self._place.node_rank  # a scheduler takes the end of a role's first node for all of it
+        alone = node > roles.at(job, node).first and not job.elastic and not job.max_restarts and job.replaces_lost
         return alone and reason == Failure.PREEMPTED and self._workers.all_succeeded()
 
     # -- deadlines ----------------------------------------------------------------------------------------------------

@@ -5,14 +5,17 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import re
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from launcher.backends.kubernetes import pod
 from launcher.system import numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from launcher.backends.kubernetes.objects import Manifest
+    from launcher.backends.kubernetes.parts import Part
     from launcher.spec import JobSpec
 
 NOTE = "distlaunch/about"
@@ -24,11 +27,24 @@ ATTEMPT = "distlaunch/attempt"
 _COMMAND_BYTES = 64 * 1024
 """An object's annotations may have 256 KiB."""
 
+_ROLE = r"[a-z]([a-z0-9-]{0,30}[a-z0-9])?"
 _MANY_NODES = 100_000
 _DIGITS = 8
 
 
-class About(TypedDict):
+class RoleAbout(TypedDict):
+    """One role."""
+
+    name: str
+    nodes: int
+    workers: int
+    """Per node."""
+
+    ignored: bool
+    """Whether its failures are."""
+
+
+class _Told(TypedDict):
     """What the objects themselves do not say, or only in the terms of their kind."""
 
     kind: str
@@ -53,7 +69,14 @@ class About(TypedDict):
     """Who started it, by the name on that host."""
 
 
-def note(spec: JobSpec, kind: str, workers: int, python: str) -> dict[str, str]:
+class About(_Told, total=False):
+    """The same, with what only some runs have."""
+
+    roles: list[RoleAbout]
+    """In the order of their nodes; missing if the run has none."""
+
+
+def note(spec: JobSpec, of_run: Sequence[Part], kind: str, python: str) -> dict[str, str]:
     """The annotation for a run that is about to be submitted."""
     command, size = [], 0
     for word in spec.command:
@@ -67,11 +90,21 @@ def note(spec: JobSpec, kind: str, workers: int, python: str) -> dict[str, str]:
         "cwd": spec.cwd,
         "nodes": spec.nodes.max,
         "min_nodes": spec.nodes.min,
-        "workers": workers,
+        "workers": pod.workers(of_run[0].job, of_run[0].opts),
         "grace_s": spec.grace_s,
         "python": python,
         "user": _user(),
     }
+    if spec.roles:
+        about["roles"] = [
+            {
+                "name": part.role,
+                "nodes": part.nodes.max,
+                "workers": pod.workers(part.job, part.opts),
+                "ignored": part.ignored,
+            }
+            for part in of_run
+        ]
     return {NOTE: json.dumps(about)}
 
 
@@ -131,7 +164,24 @@ def _misfit(found: Any) -> str:
             return f"{name} is {str(found.get(name))[:40]!r}"
     if not 0 < found["min_nodes"] <= found["nodes"] <= _MANY_NODES or found["workers"] < 1:
         return f"{found['min_nodes']} to {found['nodes']} nodes of {found['workers']} workers"
-    return "" if numbers.is_time(found.get("grace_s")) else f"grace_s is {str(found.get('grace_s'))[:40]!r}"
+    wrong = "" if numbers.is_time(found.get("grace_s")) else f"grace_s is {str(found.get('grace_s'))[:40]!r}"
+    return wrong or _misfit_of_roles(found)
+
+
+def _misfit_of_roles(found: dict[str, Any]) -> str:
+    """What is wrong with the roles."""
+    roles = found.get("roles", [])
+    if not isinstance(roles, list) or not all(isinstance(role, dict) for role in roles):
+        return f"roles is {str(roles)[:40]!r}"
+    for role in roles:
+        name, counts = role.get("name"), [role.get("nodes"), role.get("workers")]
+        if not isinstance(name, str) or not re.fullmatch(_ROLE, name):
+            return f"the name of a role is {str(name)[:40]!r}"
+        if any(type(count) is not int or count < 1 for count in counts):
+            return f"role {name} has {counts[0]} nodes of {counts[1]} workers"
+        if type(role.get("ignored")) is not bool:
+            return f"ignored is {str(role.get('ignored'))[:40]!r}"
+    return "" if not roles or sum(role["nodes"] for role in roles) == found["nodes"] else "roles have other nodes"
 
 
 def _user() -> str:

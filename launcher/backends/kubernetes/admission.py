@@ -10,7 +10,7 @@ from launcher.backends.kubernetes.states import event_text
 from launcher.backends.kubernetes.words import amount
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from launcher.backends.kubernetes.pod_status import Object, Pod
 
@@ -50,8 +50,8 @@ class Refusal(NamedTuple):
     """Whether it lasts until the run or the rules change, rather than until other workloads end."""
 
 
-def refusal(events: Iterable[Object], made: float, nodes: int) -> Refusal | None:
-    """The latest refusal of `nodes` pods since a pod was `made` (unix seconds)."""
+def refusal(events: Iterable[Object], made: float, nodes: int, of_each: Mapping[str, int]) -> Refusal | None:
+    """The latest refusal of `nodes` pods since a pod was `made` (unix seconds); `of_each`: those of each maker."""
     found = [(_first(item), _last(item), item) for item in events if item.get("reason") in _REFUSED]
     found = [item for item in found if item[1] >= made]
     if not found:
@@ -59,14 +59,20 @@ def refusal(events: Iterable[Object], made: float, nodes: int) -> Refusal | None
     _, _, last = max(found, key=lambda item: item[1])
     text = _POD.sub(r'\1..."', " ".join(str(last.get("message")).split()))
     since = max(made, min(first for first, _, _ in found))
+    nodes = of_each.get(str((last.get("involvedObject") or {}).get("name")), nodes)
     return Refusal(f"{last['reason']}: {text}", since, not _others_use(text, nodes))
 
 
-def unmade(pods: Sequence[Sequence[Pod]], events: Sequence[Object], least: int) -> tuple[str, float | None]:
-    """Why some nodes have no pods, and since when (unix seconds) a refusal keeps the run below its `least` nodes."""
+def unmade(
+    pods: Sequence[Sequence[Pod]], events: Sequence[Object], least: int, of_each: Mapping[str, int]
+) -> tuple[str, float | None]:
+    """Why some nodes have no pods, and since when (unix seconds) a refusal keeps the run below its `least` nodes.
+
+    `of_each`: by the name of the object that makes them, how many nodes each role has.
+    """
     missing = sum(not known for known in pods)
     made = max((timestamp(pod.created) for known in pods for pod in known), default=0.0)
-    refused = refusal(events, made, least)
+    refused = refusal(events, made, least, of_each)
     why = f"{refused.reason}; {mend(refused.reason)}" if refused else event_text(events)
     stuck = refused is not None and refused.for_good and len(pods) - missing < least
     return (f"{missing} of {len(pods)} pods are not created yet: {why}" if why else ""), (

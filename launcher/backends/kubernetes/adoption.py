@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.backends.kubernetes import about, kept, owners, words
 from launcher.backends.kubernetes.pod import STARTS_AGAIN
@@ -13,7 +13,7 @@ from launcher.runs import directories, records
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from launcher.backends.kubernetes.about import About
+    from launcher.backends.kubernetes.about import About, RoleAbout
     from launcher.backends.kubernetes.api import Cluster
     from launcher.backends.kubernetes.handle import KubernetesHandle
     from launcher.backends.kubernetes.options import KubernetesOptions
@@ -29,9 +29,6 @@ def adopt(cluster: Cluster, opts: KubernetesOptions, text: str, runs_root: Path)
     path = runs_root / owner.run
     if path.exists():
         raise RequestError(f"{owner.run} is already known here", hint=f"distlaunch status {owner.run}")
-    nodes = [
-        {"node_rank": rank, "host": "Kubernetes' choice", "workers": told["workers"]} for rank in range(told["nodes"])
-    ]
     made = records.Run(
         id=owner.run,
         path=path,
@@ -43,8 +40,8 @@ def adopt(cluster: Cluster, opts: KubernetesOptions, text: str, runs_root: Path)
         nodes=str(told["nodes"]) if told["min_nodes"] == told["nodes"] else f"{told['min_nodes']}:{told['nodes']}",
         workers=str(told["workers"]),
         plan={
-            "nodes": nodes,
-            "min_nodes": told["min_nodes"],
+            "nodes": _nodes(told),
+            "min_nodes": _least(told),
             "grace_s": told["grace_s"],
             "has_queue": True,
             "may_start_again": owner.kind in STARTS_AGAIN,
@@ -56,11 +53,30 @@ def adopt(cluster: Cluster, opts: KubernetesOptions, text: str, runs_root: Path)
     return made
 
 
+def _nodes(told: About) -> list[dict[str, Any]]:
+    """The nodes, as the plan of its launcher has them."""
+    whole: RoleAbout = {"name": "", "nodes": told["nodes"], "workers": told["workers"], "ignored": False}
+    of_nodes = [role for role in told.get("roles") or [whole] for _ in range(role["nodes"])]
+    return [
+        {"node_rank": rank, "host": "Kubernetes' choice", "workers": role["workers"], "role": role["name"]}
+        for rank, role in enumerate(of_nodes)
+    ]
+
+
+def _least(told: About) -> int:
+    """How many nodes have to succeed."""
+    return max(1, told["min_nodes"] - sum(role["nodes"] for role in told.get("roles", ()) if role["ignored"]))
+
+
 def _handle(cluster: Cluster, opts: KubernetesOptions, owner: Owner, told: About, path: Path) -> KubernetesHandle:
     """The handle that the launcher which started the run would have."""
     opts, nodes = replace(opts, kind=owner.kind), (told["min_nodes"], told["nodes"])
     made = kept.handle_of(cluster, opts, path, owner.name, nodes=nodes, python=told["python"])
     found: KubernetesHandle = {**made, "uid": owner.uid}
+    if roles := told.get("roles"):
+        counts = {role["name"]: role["nodes"] for role in roles}
+        ignored = [role["name"] for role in roles if role["ignored"]]
+        found.update({"roles": counts, "ignored": ignored, "grace_s": told["grace_s"]})
     return {**found, "attempt": attempt} if (attempt := about.attempt_of(owner.item)) else found
 
 

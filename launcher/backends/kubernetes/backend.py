@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from launcher.agent.failures import Failure
-from launcher.backends._base import Backend, PlannedNode, Record, Written, master_text, unrecorded
+from launcher.backends._base import Backend, Record, Written, master_text, unrecorded
 from launcher.backends._writing import new_key
-from launcher.backends.kubernetes import about, objects, pod
+from launcher.backends.kubernetes import about, agents, objects, parts, pod
 from launcher.backends.kubernetes.handle import KubernetesHandle
 from launcher.backends.kubernetes.options import KubernetesOptions
 from launcher.backends.kubernetes.plan import KubernetesPlan
 from launcher.errors import SpecError
-from launcher.payload import scripts
 from launcher.runs import directories
 from launcher.spec import parse_duration
 from launcher.system import storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
-    from launcher.agent.job import Job
-    from launcher.agent.messages import Rendezvous
     from launcher.backends._base import Stream
     from launcher.backends._outlook import Outlook
     from launcher.backends._outputs import Outputs
@@ -37,9 +32,6 @@ if TYPE_CHECKING:
     from launcher.runs.records import Run
     from launcher.spec import JobSpec
     from launcher.system.pipes import Bridge
-
-_PORT = 29_400
-"""The rendezvous port: in a pod's own network every port is free."""
 
 
 class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOptions]):
@@ -75,27 +67,23 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         from launcher.backends.kubernetes import config_maps
         from launcher.payload import agent_archive
 
-        if not self.opts.image:
-            raise SpecError("no image given", hint="--image IMAGE, one with Python and torch, as pytorch/pytorch")
-        pod.check_outputs(spec, self.opts)
+        of_run, roles = parts.of(spec, self.opts), [role.name for role in spec.roles]
+        parts.check(of_run, self.opts)
+        pod.check_outputs(spec, self.opts, [volume for part in of_run for volume in part.opts.volume])
         run = run_dir.name
-        name = objects.name_of(run, self.opts.kind)
-        command, bundled = self._command(spec)
-        snapshot, script = None, command[0] if spec.kind == "script" and not bundled else None
+        name = objects.name_of(run, self.opts.kind, roles)
+        commands = [agents.command(part.job, self.opts) for part in of_run]
+        snapshot, own = None, agents.own_scripts(of_run, commands)
         if self.opts.snapshot and not self.opts.workdir:
-            snapshot = config_maps.collect(spec, script, directories.root_of(run_dir))
-        job = self._job(spec, run, command, name)
-        packed = config_maps.archives(snapshot, bundled=bundled)
+            snapshot = config_maps.collect(spec, own, directories.root_of(run_dir))
+        job = agents.job(spec, self.opts, run, commands, objects.master(self.opts.kind, name, roles))
+        packed = config_maps.archives(snapshot, bundled=any(bundled for _, bundled in commands))
         # No bytecode: the image has its own Python, and ConfigMaps are small.
         sent = config_maps.contents(json.dumps(job.to_json(), indent=1) + "\n", agent_archive.parts(), packed)
         made = self._objects(spec, run, name, sent)
-        workers = pod.workers(spec, self.opts)
-        rows = (
-            PlannedNode(node_rank=rank, host="Kubernetes' choice", workers=workers) for rank in range(spec.nodes.max)
-        )
         master = master_text(job.rendezvous["addr"], job.master_port)
         return KubernetesPlan(
-            run_dir=run_dir, name=name, inputs=name, objects=tuple(made), job=job, nodes=tuple(rows),
+            run_dir=run_dir, name=name, inputs=name, objects=tuple(made), job=job, nodes=agents.rows(of_run),
             secrets=spec.secrets, python=pod.python_of(spec), snapshot=snapshot, master=master,
         )  # fmt: skip
 
@@ -115,41 +103,8 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         made += objects.workload(spec, self.opts, name, run, configs)
         if self.opts.patch:
             made = patch.apply(made, patch.read(self.opts.patch, ship_secrets=spec.ship_secrets))
-        about.add(made, about.note(spec, self.opts.kind, pod.workers(spec, self.opts), pod.python_of(spec)))
+        about.add(made, about.note(spec, parts.of(spec, self.opts), self.opts.kind, pod.python_of(spec)))
         return made
-
-    def _command(self, spec: JobSpec) -> tuple[list[str], bool]:
-        """The command in the pod, and whether its script is a bundled one."""
-        script = spec.command[0]
-        if spec.kind != "script" or self.opts.workdir or not self.opts.snapshot:
-            return list(spec.command), False
-        if scripts.is_bundled(script):
-            return [f"{pod.DIRECTORY}/bundled/{Path(script).name}", *spec.command[1:]], True
-        relative = os.path.relpath(os.path.join(spec.cwd, script), spec.cwd)
-        if relative.startswith("../"):
-            raise SpecError(
-                f"script {script!r} is not in the working directory, whose files are sent",
-                hint=f"cd {os.path.dirname(os.path.abspath(os.path.join(spec.cwd, script)))}, "
-                "or --workdir PATH in the image",
-            )
-        return [relative, *spec.command[1:]], False
-
-    def _job(self, spec: JobSpec, run: str, command: list[str], name: str) -> Job:
-        meet: Rendezvous = {"addr": objects.KINDS[self.opts.kind].master.format(name)}
-        if self.opts.host_network:
-            meet["ports"] = pod.beacons(run)
-        else:
-            meet["port"] = _PORT
-        return spec.job(run=run, directory=pod.DIRECTORY, rendezvous=meet)._replace(
-            command=command,
-            **pod.places(spec, self.opts, run),
-            master_addr=None if spec.nodes.elastic else meet["addr"],
-            workers=pod.workers(spec, self.opts),
-            sigterm_means=Failure.PREEMPTED,
-            replaces_lost=self.may_start_again,
-            **(pod.holding(spec) | pod.claiming(spec)),
-            plain_stream=True,
-        )
 
     def files(self, plan: KubernetesPlan) -> Snapshot | None:
         """The user's files in the ConfigMaps."""

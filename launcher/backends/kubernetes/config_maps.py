@@ -58,12 +58,11 @@ def archives(snapshot: Snapshot | None, *, bundled: bool) -> dict[str, bytes]:
     return found
 
 
-def collect(spec: JobSpec, script: str | None, leave_out: Path) -> Snapshot:
-    """The files of the working directory."""
+def collect(spec: JobSpec, own: list[str], leave_out: Path) -> Snapshot:
+    """The files of the working directory, and those scripts in any case."""
     from launcher.payload import snapshot as snapshots
 
-    also = [script] if script else []
-    how: dict[str, Any] = {"also": also, "leave_out": [leave_out]}
+    how: dict[str, Any] = {"also": own, "leave_out": [leave_out]}
     how |= {"ship_secrets": spec.ship_secrets, "links": spec.links}
     found = snapshots.collect(Path(spec.cwd), limit_bytes=LIMIT_BYTES, **how)
     for warning in found.warnings:

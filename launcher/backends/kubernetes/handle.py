@@ -25,6 +25,15 @@ class KubernetesHandle(_Submitted, total=False):
     uid: str
     """The uid of the object that owns the others, once it exists."""
 
+    roles: dict[str, int]
+    """The number of nodes of each role, in their order; missing if the run has none."""
+
+    ignored: list[str]
+    """The roles without which the run continues after a failure."""
+
+    grace_s: float
+    """The workers' grace time, of a run with roles."""
+
     attempt: str
     """The annotation by which the objects of this attempt are known, if `requeue` has created them."""
 

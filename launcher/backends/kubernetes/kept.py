@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from launcher.agent.job import Job
+from launcher.agent.roles import IGNORE
 from launcher.backends._base import PlannedNode, master_text
 from launcher.backends.kubernetes import about, granted, kubeconfig
 from launcher.backends.kubernetes.plan import KubernetesPlan
@@ -66,6 +67,10 @@ def planned(plan: KubernetesPlan, opts: KubernetesOptions, cluster: Cluster) -> 
     """The handle of a run that is about to be submitted."""
     nodes = (plan.job.min_nodes, len(plan.nodes))
     handle = handle_of(cluster, opts, plan.run_dir, plan.name, nodes=nodes, python=plan.python)
+    if roles := plan.job.roles:
+        ignored = [each["name"] for each in roles if each["on_failure"] == IGNORE]
+        counts = {each["name"]: each["nodes"] for each in roles}
+        handle.update({"roles": counts, "ignored": ignored, "grace_s": plan.job.grace_s})
     return {**handle, "output_dir": plan.job.cwd} if opts.output_dir else handle
 
 

@@ -6,7 +6,7 @@ import copy
 import json
 from typing import TYPE_CHECKING, Any
 
-from launcher.backends.kubernetes import about, objects, suspension
+from launcher.backends.kubernetes import about, objects, others, suspension
 from launcher.backends.kubernetes.pod import GROUP_COUNT, GROUP_LABEL, QUEUE_LABEL
 from launcher.errors import RequestError
 
@@ -60,7 +60,8 @@ def read(cluster: Cluster, handle: KubernetesHandle, owner: Object, pods: Sequen
         made = [_fresh(runtime), main]
         template = _template("trainjob", made[0])
     else:
-        made = [main]
+        found = (cluster.call("GET", others.path_of(cluster, name)) for name in others.names(handle))
+        made = [*(_fresh({**item, "apiVersion": kind.api_version, "kind": kind.kind}) for item in found), main]
         template = _template(handle["kind"], main)
     beside = list(_beside(cluster, handle["name"], template, has_service=kind.has_service))
     _check(beside, handle)

@@ -7,23 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from launcher.agent.secret_files import FUNCTION_FILE, KEY_FILE
-from launcher.backends.kubernetes import kubeflow, pod
+from launcher.backends.kubernetes import indexed, kubeflow, parts, pod
 from launcher.errors import SpecError
 from launcher.spec import parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from launcher.backends.kubernetes.options import KubernetesOptions
     from launcher.spec import JobSpec
 
 Manifest = dict[str, Any]
-
-STOPPED_EXIT_CODE = 143
-"""Exit code of an agent that was asked to stop, or whose peer was: not a failure, the run starts again."""
-
-LOST_EXIT_CODES = (75, 137, 255)
-"""Exit codes of an agent that lost another node, of a killed one, and of a container lost when its host restarts."""
 
 _FUNCTION_BYTES = 1_000_000
 _BATCH = "/apis/batch/v1/namespaces/{}/jobs"
@@ -131,9 +125,19 @@ def path_of(manifest: Manifest, namespace: str) -> str:
     return path.format(namespace)
 
 
-def name_of(run: str, kind: str) -> str:
+def makers(kind: str, name: str, roles: Iterable[str]) -> list[str]:
+    """The names of the objects whose controllers create the pods, by role."""
+    return parts.makers(kind, name, list(roles), alone=KINDS[kind].maker.format(name))
+
+
+def master(kind: str, name: str, roles: Sequence[str]) -> str:
+    """The DNS name of node 0's pod."""
+    return parts.first_pod(kind, name, roles, alone=KINDS[kind].master.format(name))
+
+
+def name_of(run: str, kind: str, roles: Sequence[str] = ()) -> str:
     """The object's name: the run's id, its name part cut to leave room for the names of the kind's pods."""
-    longest = KINDS[kind].longest
+    longest = parts.longest(kind, roles, alone=KINDS[kind].longest)
     if len(run) <= longest:
         return run
     head, tail = run[:-21], run[-21:]  # -YYYYMMDD-HHMMSS-xxxx
@@ -180,22 +184,27 @@ def config_map(name: str, run: str, opts: KubernetesOptions, content: Mapping[st
 def workload(spec: JobSpec, opts: KubernetesOptions, name: str, run: str, configs: list[str]) -> list[Manifest]:
     """The objects that create pods; the last one owns everything, unless the last ones are the pods themselves."""
     kind, ttl_s = KINDS[opts.kind], int(parse_duration(opts.ttl, "ttl"))
-    template = pod.template(spec, opts, name, run, configs, container=kind.container)
+    of_run = parts.of(spec, opts)
+    templates = [pod.template(spec, part, name, run, configs, container=kind.container) for part in of_run]
     meta = _meta(name, run, opts)
     if opts.queue:
         meta["labels"][pod.QUEUE_LABEL] = opts.queue
     head = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta}
     if opts.kind == "pods":
-        return _bare_pods(spec, opts, name, template)
+        return _bare_pods(spec, opts, name, templates[0])
     queued = {"suspend": True} if opts.queue else {}
     if kind.replicas:
-        return [{**head, "spec": kubeflow.operated(spec, opts, template, ttl_s, queued)}]
-    job = _job_spec(spec, template, opts.max_requeues, kind.container)
+        return [{**head, "spec": kubeflow.operated(spec, opts, templates[0], ttl_s, queued)}]
+    jobs = [
+        indexed.spec(part.nodes, template, opts.max_requeues, kind.container)
+        for part, template in zip(of_run, templates, strict=True)
+    ]
+    timed = {**queued, "ttlSecondsAfterFinished": ttl_s}
     if opts.kind == "job":
-        return [{**head, "spec": {**queued, "ttlSecondsAfterFinished": ttl_s, **job}}]
+        return indexed.jobs(head, of_run, makers("job", name, [role.name for role in spec.roles]), timed, jobs)
     if opts.kind == "jobset":
-        return [{**head, "spec": {**queued, "ttlSecondsAfterFinished": ttl_s, **_job_set(name, job)}}]
-    return kubeflow.train_job(head, spec.nodes.max, job, queued)
+        return [{**head, "spec": {**timed, **indexed.job_set(name, of_run, jobs)}}]
+    return kubeflow.train_job(head, spec.nodes.max, jobs[0], queued)
 
 
 def owned(manifest: Manifest, owner: Manifest) -> Manifest:
@@ -218,44 +227,6 @@ def _meta(name: str, run: str, opts: KubernetesOptions) -> dict[str, Any]:
     if told:
         meta["annotations"] = told
     return meta
-
-
-def _job_spec(spec: JobSpec, template: Manifest, max_requeues: int, container: str) -> dict[str, Any]:
-    """An Indexed Job: a failed rank ends the run; a lost node counts as a restart, a disruption does not.
-
-    A sidecar's exit never restarts a pod: after a success of our container, the run would start over.
-    """
-    fails = "FailIndex" if spec.nodes.elastic else "FailJob"
-    ours = {"containerName": container, "operator": "In"}
-    killed = sorted((*LOST_EXIT_CODES, STOPPED_EXIT_CODE))
-    rules = [
-        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        {"action": "Ignore", "onExitCodes": {**ours, "values": [STOPPED_EXIT_CODE]}},
-        {"action": "Count", "onExitCodes": {**ours, "values": list(LOST_EXIT_CODES)}},
-        {"action": fails, "onExitCodes": {"operator": "NotIn", "values": [0, *killed]}},
-        {"action": "Count", "onPodConditions": [{"type": "Initialized", "status": "False"}]},  # deleted before it began
-        {"action": fails, "onExitCodes": {"operator": "In", "values": killed}},
-    ]
-    return {
-        # Node 0 exits last, and with 0 only if all workers did: pods that are disrupted or wait then are not needed.
-        "successPolicy": {"rules": [{"succeededIndexes": "0"}]},
-        "completionMode": "Indexed",
-        "completions": spec.nodes.max,
-        "parallelism": spec.nodes.max,
-        "backoffLimitPerIndex": max_requeues,
-        "maxFailedIndexes": spec.nodes.max - spec.nodes.min,
-        "podReplacementPolicy": "Failed",
-        "podFailurePolicy": {"rules": rules},
-        "template": template,
-    }
-
-
-def _job_set(name: str, job: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "network": {"enableDNSHostnames": True, "subdomain": name, "publishNotReadyAddresses": True},
-        "failurePolicy": {"maxRestarts": 0},
-        "replicatedJobs": [{"name": "n", "replicas": 1, "template": {"spec": job}}],
-    }
 
 
 def _bare_pods(spec: JobSpec, opts: KubernetesOptions, name: str, template: Manifest) -> list[Manifest]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from launcher.backends.kubernetes import words
 from launcher.errors import SpecError
@@ -25,6 +26,14 @@ def _absolute(text: str) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesOptions:
     """Where and how the pods run; `--patch` sets any other field."""
+
+    per_role: ClassVar[tuple[str, ...]] = (
+        *("image", "pull_policy", "pull_secret", "run_as", "secret_ref", "volume", "shm", "ipc_lock"),
+        *("gpus_per_node", "gpu_resource", "cpu", "memory", "resource"),
+        *("node_selector", "exclude", "toleration", "prefer_same", "require_same", "spread"),
+        *("priority_class", "service_account"),
+    )
+    """Options that a role may have of its own."""
 
     image: str = option("", help="Container image with Python and torch.", executes=True, group="job")
     namespace: str = option(

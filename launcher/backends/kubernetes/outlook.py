@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends._outlook import Outlook, by_free, nothing, unknown
-from launcher.backends.kubernetes import api, pod, words
+from launcher.backends.kubernetes import api, parts, pod, words
 from launcher.backends.kubernetes.nodes import requests
 from launcher.backends.kubernetes.pod import RUN_LABEL
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from launcher.backends.kubernetes.api import Cluster
     from launcher.backends.kubernetes.options import KubernetesOptions
+    from launcher.backends.kubernetes.parts import Part
     from launcher.results.cluster import Capacity, ExpectedStart
     from launcher.spec import JobSpec
 
@@ -82,19 +83,26 @@ def _start(nodes: list[_Node], opts: KubernetesOptions, spec: JobSpec, queue: in
     """Whether the job's pods fit on the nodes that its options allow."""
     if queue:
         return unknown(f"{queue} {'is' if queue == 1 else 'are'} ahead in the queue {opts.queue}")
+    fits = sum(_fits(nodes, part) for part in parts.of(spec, opts))
+    return by_free(spec.nodes.min, min(fits, spec.nodes.max), spec.nodes.max, "places for its pods")
+
+
+def _fits(nodes: list[_Node], part: Part) -> int:
+    """How many pods of a part of the run fit, which then have those places."""
+    opts = part.opts
     wanted = {name: words.amount(value) for name, value in pod.resources(opts).items()}
     selector = words.pairs(opts.node_selector, "node-selector")
     tolerated = [{"key": opts.gpu_resource}, *words.tolerations(opts.toleration)]  # clusters add the first one
-    allowed = [
-        node
-        for node in nodes
-        if selector.items() <= node.labels.items()
-        and all(any(_tolerates(each, taint) for each in tolerated) for taint in node.taints)
-    ]
-    excluded = words.names(opts.exclude)
-    most = 1 if opts.spread else spec.nodes.max
-    fits = sum(node.fits(wanted, most) for node in allowed if node.name not in excluded)
-    return by_free(spec.nodes.min, min(fits, spec.nodes.max), spec.nodes.max, "places for its pods")
+    excluded, found = words.names(opts.exclude), 0
+    for node in nodes:
+        tolerates = all(any(_tolerates(each, taint) for each in tolerated) for taint in node.taints)
+        if tolerates and selector.items() <= node.labels.items() and node.name not in excluded:
+            most = min(part.nodes.max - found, 1 if opts.spread else part.nodes.max)
+            count = node.fits(wanted, most)
+            places = {"pods": 1.0} if "pods" in node.left else {}
+            node.take({name: value * count for name, value in {**wanted, **places}.items()})
+            found += count
+    return found
 
 
 def _tolerates(toleration: Mapping[str, str], taint: Mapping[str, str]) -> bool:

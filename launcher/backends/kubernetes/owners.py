@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from launcher import output
 from launcher.agent.failures import Failure
 from launcher.backends.kubernetes import about, api, objects, pod_status, states
+from launcher.backends.kubernetes.parts import FIRST_LABEL
 from launcher.backends.kubernetes.pod import RUN_LABEL, STARTS_AGAIN
 
 if TYPE_CHECKING:
@@ -120,7 +121,8 @@ def _listed(cluster: Cluster, kind: str) -> list[Owner]:
 def _owner(kind: str, item: Object) -> Owner | None:
     """The object as the owner of a run, if it is one."""
     meta = item["metadata"]
-    if _OURS.intersection(owner["kind"] for owner in meta.get("ownerReferences") or ()):
+    beside = meta["labels"].get(FIRST_LABEL, "0") != "0"  # the Job of another role than the first one
+    if beside or _OURS.intersection(owner["kind"] for owner in meta.get("ownerReferences") or ()):
         return None
     try:
         told, wrong = about.read(item), ""

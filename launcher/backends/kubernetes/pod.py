@@ -13,7 +13,10 @@ from launcher.errors import SpecError
 from launcher.payload import project
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from launcher.backends.kubernetes.options import KubernetesOptions
+    from launcher.backends.kubernetes.parts import Part
     from launcher.spec import JobSpec
 
 RUN_LABEL = "distlaunch/run"
@@ -88,14 +91,14 @@ def granted_name(name: str) -> str:
     return f"{name}-{GRANTED}"
 
 
-def check_outputs(spec: JobSpec, opts: KubernetesOptions) -> None:
+def check_outputs(spec: JobSpec, opts: KubernetesOptions, volumes: Iterable[str]) -> None:
     """Tell the user if what the workers write is lost with their pods."""
     if opts.output_dir and (opts.workdir or not opts.snapshot):
         raise SpecError(
             f"--output-dir and --{'workdir' if opts.workdir else 'no-snapshot'} exclude each other",
             hint="--workdir is where the workers start and write",
         )
-    if not (opts.output_dir or opts.workdir or opts.volume or spec.fetches):
+    if not (opts.output_dir or opts.workdir or any(volumes) or spec.fetches):
         output.note(_LOST)
 
 
@@ -115,24 +118,23 @@ def rank_variable(kind: str) -> str:
     return RANK_VARIABLES.get(kind, "JOB_COMPLETION_INDEX")
 
 
-def template(
-    spec: JobSpec, opts: KubernetesOptions, name: str, run: str, configs: list[str], *, container: str
-) -> dict[str, Any]:
-    """The pod template; `configs` are the ConfigMaps with its input."""
-    meta: dict[str, Any] = {"labels": labels(run, opts), "annotations": {_DEFAULT_CONTAINER: container, **notes(opts)}}
+def template(spec: JobSpec, part: Part, name: str, run: str, configs: list[str], *, container: str) -> dict[str, Any]:
+    """The pod template of a part of the run; `configs` are the ConfigMaps with its input."""
+    opts, told = part.opts, {_DEFAULT_CONTAINER: container, **notes(part.opts)}
+    meta: dict[str, Any] = {"labels": {**labels(run, opts), **part.labels}, "annotations": told}
     key = key_name(name) if spec.nodes.max > 1 or spec.function else ""
     volumes, mounts = _volumes(opts, configs, key, granted_name(name) if claiming(spec) else "")
     body: dict[str, Any] = {
         "restartPolicy": "Never",
         "subdomain": name,
         "terminationGracePeriodSeconds": math.ceil(spec.grace_s) + _GRACE_MORE_S,
-        "containers": [_container(spec, opts, name, mounts, container)],
+        "containers": [_container(spec, part, name, mounts, container)],
         "volumes": volumes,
     }
     if spec.time_limit_s is not None:
         body["activeDeadlineSeconds"] = math.ceil(spec.time_limit_s + spec.grace_s) + _LIMIT_MORE_S
         body["activeDeadlineSeconds"] += math.ceil(HOLD_S) if spec.fetches else 0
-    body.update(_placement(opts, run))
+    body.update(_placement(part, run))
     body.update(_identity(opts))
     if opts.host_network:
         body.update(hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet")
@@ -149,14 +151,14 @@ def python_of(spec: JobSpec) -> str:
     return spec.python or "python3"
 
 
-def _container(
-    spec: JobSpec, opts: KubernetesOptions, name: str, mounts: list[dict[str, Any]], container: str
-) -> dict[str, Any]:
+def _container(spec: JobSpec, part: Part, name: str, mounts: list[dict[str, Any]], container: str) -> dict[str, Any]:
+    opts = part.opts
+    rank = rank_variable(opts.kind) + (f"+{part.first}" if part.first else "")
     found: dict[str, Any] = {
         "name": container,
         "image": opts.image,
         "command": [python_of(spec), f"{INPUT}/agent.pyz", "--spec", f"{INPUT}/spec.json"],
-        "args": ["--node-rank-from", rank_variable(opts.kind), "--unpack", INPUT],
+        "args": ["--node-rank-from", rank, "--unpack", INPUT],
         "env": _env(spec, opts, name),
         "volumeMounts": mounts,
     }
@@ -208,16 +210,21 @@ def _volumes(
     return volumes + own, mounts + own_mounts
 
 
-def _placement(opts: KubernetesOptions, run: str) -> dict[str, Any]:
+def _placement(part: Part, run: str) -> dict[str, Any]:
     """Which hosts the pods may run on."""
     found: dict[str, Any] = {}
-    selector = {"labelSelector": {"matchLabels": {RUN_LABEL: run}}}
+    opts = part.opts
+
+    def near(option: str, label: str) -> dict[str, Any]:
+        pods = {"matchLabels": {RUN_LABEL: run, **part.among(option)}}
+        return {"labelSelector": pods, "topologyKey": label}
+
     affinity: dict[str, Any] = {}
     if opts.require_same:
-        term = {**selector, "topologyKey": words.label_key(opts.require_same, "require-same")}
+        term = near("require_same", words.label_key(opts.require_same, "require-same"))
         affinity["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
     if opts.prefer_same:
-        term = {**selector, "topologyKey": words.label_key(opts.prefer_same, "prefer-same")}
+        term = near("prefer_same", words.label_key(opts.prefer_same, "prefer-same"))
         wish = {"weight": 100, "podAffinityTerm": term}
         affinity.setdefault("podAffinity", {})["preferredDuringSchedulingIgnoredDuringExecution"] = [wish]
     if opts.exclude:  # by the name in spec.nodeName; the label kubernetes.io/hostname may differ
@@ -225,8 +232,8 @@ def _placement(opts: KubernetesOptions, run: str) -> dict[str, Any]:
         terms = {"nodeSelectorTerms": [{"matchFields": fields}]}
         affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
     if opts.spread:
-        term = {**selector, "topologyKey": "kubernetes.io/hostname"}
-        affinity["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+        apart = [near("spread", "kubernetes.io/hostname")]
+        affinity["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": apart}
     if affinity:
         found["affinity"] = affinity
     if opts.node_selector:

@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends.kubernetes import kubeflow
-from launcher.backends.kubernetes.objects import LOST_EXIT_CODES, STOPPED_EXIT_CODE
+from launcher.backends.kubernetes.indexed import LOST_EXIT_CODES, STOPPED_EXIT_CODE
+from launcher.backends.kubernetes.parts import FIRST_LABEL
 from launcher.backends.kubernetes.pod import NODE_LABEL
 
 if TYPE_CHECKING:
@@ -131,9 +132,10 @@ def _condition(*values: str | None) -> Object:
 
 
 def _node_of(labels: Mapping[str, str], name: str) -> int | None:
+    first = labels.get(FIRST_LABEL, "")
     for label in _INDEX_LABELS:
         if labels.get(label, "").isdigit():
-            return int(labels[label])
+            return int(labels[label]) + (int(first) if first.isdigit() else 0)
     return kubeflow.node_of(labels, name)
 
 

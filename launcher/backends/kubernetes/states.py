@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _PHASES: dict[str, NodeState] = {"Pending": "pending", "Running": "running", "Succeeded": "ended", "Failed": "ended"}
 _SUCCESS = ("Complete", "Completed", "Succeeded", "SuccessCriteriaMet")
-_FINAL = (*_SUCCESS, "Failed", "FailureTarget")
+FAILED = ("Failed", "FailureTarget")
+_FINAL = (*_SUCCESS, *FAILED)
 _UID = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _RETRY = re.compile(r"\bback-off [0-9.hms]+\b")
 _KILLED_EXIT_CODE = 137
@@ -170,7 +171,7 @@ def waits_for(nodes: Sequence[Sequence[Pod]]) -> str:
 
 def steady(text: str, name: str) -> str:
     """A reason without its volatile parts: random suffixes of pods' names, their uids, the delay of a retry."""
-    text = re.sub(rf"\b({re.escape(name)}(?:-[a-z]+-0)?-\d+)-[a-z0-9]{{5}}(?![a-z0-9-])", r"\1", text)
+    text = re.sub(rf"\b({re.escape(name)}(?:-[a-z][a-z0-9-]*)?-\d+)-[a-z0-9]{{5}}(?![a-z0-9-])", r"\1", text)
     return _RETRY.sub("back-off", _UID.sub("...", text))
 
 

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.agent.failures import Failure
 from launcher.agent.terminal import attach
-from launcher.backends.kubernetes import admission, api, connecting, kept, pod_status, refused, replaced, states
+from launcher.backends.kubernetes import (
+    admission,
+    api,
+    connecting,
+    kept,
+    others,
+    pod_status,
+    refused,
+    replaced,
+    signals,
+    states,
+)
 from launcher.backends.kubernetes.following import DOING
 from launcher.backends.kubernetes.granted import PodOutputs
-from launcher.backends.kubernetes.objects import KINDS
+from launcher.backends.kubernetes.objects import KINDS, makers
 from launcher.backends.kubernetes.pod import DIRECTORY, INPUT, RUN_LABEL, STARTS_AGAIN
-from launcher.backends.kubernetes.pod_exec import bridge, execute
+from launcher.backends.kubernetes.pod_exec import bridge
 from launcher.backends.kubernetes.pod_logs import PodLogs
 from launcher.backends.kubernetes.sidecars import Beside
 from launcher.backends.kubernetes.stream import KubeStream
 from launcher.errors import CommandError, LaunchError
 from launcher.runs.liveness import Liveness
-from launcher.system import amounts, proc, storage
+from launcher.system import storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,16 +49,11 @@ _PATIENCE_S = 10.0
 _LOG_PATIENCE_S = 30.0
 """How long to wait for the log of an ended pod."""
 
-_STARTS_S, _LOOK_S = 30.0, 1.0
-"""How long a signal waits for nodes that have not started, and how often it tries them."""
-
 _REACHED_S = 30.0
 """How long a program in a pod may take to start."""
 
 _OUTPUTS = ("host", "outputs", f"{INPUT}/spec.json")
 _ENDED = "an ended pod's files are out of reach: --fetch PATTERN fetches files before it ends, and --volume keeps them"
-_NAMED = 5
-"""How many of the pods a message names."""
 
 _runs: dict[str, RunWatch] = {}
 
@@ -127,31 +132,45 @@ class RunWatch:
     def _judge(self, pods: Sequence[Sequence[Pod]], start_timeout_s: float) -> Liveness:
         sure = all(known and not known[-1].ended and known[-1].deleted is None and not known[-1].lost for known in pods)
         owner, gone = (None, False) if sure else self._owner()
-        end = states.finished(owner)
-        over = gone or end is not None
-        restarts = self._handle["kind"] in STARTS_AGAIN
+        ends = others.Ends(self.cluster, self._handle, owner)
+        over = gone or ends.first is not None
         nodes: list[NodeState] = []
         causes: dict[int, Cause] = {}
         deleted = states.removed(KINDS[self._handle["kind"]].kind, self._handle["name"]) if gone else None
         noted = storage.read_json(kept.given_up(self._handle)) or deleted
         self._made.update(node for node, known in enumerate(pods) if known)
         for node, known in enumerate(pods):
-            if known:
-                nodes.append(self._settled(node, known[-1], states.state(known[-1], over=over, restarts=restarts)))
-                found = noted or states.cause(known[-1])
-                if not gone and end is not None and known[-1].deleted is not None and not known[-1].lost:
-                    found = states.swept(end)
-            else:
-                remade = restarts or (node not in self._made and self._handle["kind"] != "pods")
-                nodes.append("pending" if remade and not over else "ended")
-                found = noted or (states.swept(end) if end else None)
-            if found is not None and nodes[-1] == "ended":
-                causes[node] = found
-        if not over and restarts:
+            state, cause = self._of_node(node, known, ends.of_node(node), noted, gone=gone)
+            nodes.append(state)
+            if cause is not None and state == "ended":
+                causes[node] = cause
+        if not over and self._restarts:
             self._give_up_what_eats(pods)
-        lost = states.unheard(pods, restarts=restarts, context=self._handle["context"])
+        if not over and (why := ends.broken()):
+            self._give_up(*why)
+        ends.end_rest()
+        lost = states.unheard(pods, restarts=self._restarts, context=self._handle["context"])
         detail = states.steady("" if over else lost or self._detail(pods, start_timeout_s), self._handle["name"])
         return Liveness(nodes=tuple(nodes), detail=detail, causes=causes, succeeded=states.succeeded(owner))
+
+    def _of_node(
+        self, node: int, known: Sequence[Pod], end: pod_status.Object | None, noted: Cause | None, *, gone: bool
+    ) -> tuple[NodeState, Cause | None]:
+        """The state of a node, and its cause if it has ended; `end`: the condition that ended its workload."""
+        over = gone or end is not None
+        if not known:
+            remade = self._restarts or (node not in self._made and self._handle["kind"] != "pods")
+            return "pending" if remade and not over else "ended", noted or (states.swept(end) if end else None)
+        pod = known[-1]
+        state = self._settled(node, pod, states.state(pod, over=over, restarts=self._restarts))
+        if not gone and end is not None and pod.deleted is not None and not pod.lost:
+            return state, states.swept(end)
+        return state, noted or states.cause(pod)
+
+    @property
+    def _restarts(self) -> bool:
+        """Whether pods that are lost start again."""
+        return self._handle["kind"] in STARTS_AGAIN
 
     def _settled(self, node: int, pod: Pod, state: NodeState) -> NodeState:
         """The state of a node; one whose log is incomplete counts as running, as its final events matter."""
@@ -181,9 +200,12 @@ class RunWatch:
 
     def _unmade(self, pods: Sequence[Sequence[Pod]], start_timeout_s: float) -> str:
         """Why pods are not created. A refusal that the end of other workloads does not lift ends the run, too."""
-        names = dict.fromkeys(name.format(self._handle["name"]) for name in ("{0}", KINDS[self._handle["kind"]].maker))
+        roles = self._handle.get("roles", {})
+        made_by = makers(self._handle["kind"], self._handle["name"], roles)
+        names = dict.fromkeys([self._handle["name"], *made_by])
         events = [item for name in names for item in refused.events(self.cluster, name)]
-        why, since = admission.unmade(pods, events, self._handle.get("min_nodes", self._nodes))
+        least, of_each = self._handle.get("min_nodes", self._nodes), dict(zip(made_by, roles.values(), strict=False))
+        why, since = admission.unmade(pods, events, least, of_each)
         late = since is not None and time.time() - since > start_timeout_s
         return self._give_up(Failure.NODE, why) if late else why
 
@@ -239,34 +261,8 @@ class RunWatch:
             raise api.explained(error, self.cluster, "to end the run") from error
 
     def signal(self, signum: int) -> None:
-        """Signal every node's agent, which passes it on. Raises `LaunchError` if nodes do not start in time.
-
-        The API server may see a running pod as starting for a minute: such pods are tried, too.
-        """
-        code = f"{proc.WITHOUT_HERE}import os; os.kill(1, {signum})"  # the agent is the container's PID 1
-        told, limit = set[str](), time.monotonic() + _STARTS_S
-
-        def tell(pod: Pod) -> None:
-            try:
-                execute(self.cluster, pod.name, self._container, [self._python, "-c", code])
-                told.add(pod.name)
-            except api.UnreachableError:
-                if "running" in pod.container:  # it may have the signal, and must not get it twice
-                    raise
-
-        try:
-            while True:
-                left = [pod for known in self._pods() for pod in known[-1:] if not pod.ended and pod.name not in told]
-                with ThreadPoolExecutor(8) as pool:
-                    list(pool.map(tell, left))
-                if not (missed := [pod.name for pod in left if pod.name not in told]):
-                    return
-                if time.monotonic() > limit:
-                    names = amounts.listed(missed, _NAMED)
-                    raise CommandError(f"pods that have not started in {_STARTS_S:.0f} s were not signalled: {names}")
-                time.sleep(_LOOK_S)
-        except (api.ApiError, api.UnreachableError) as error:
-            raise api.explained(error, self.cluster, "to signal the workers") from error
+        """Signal every node's agent, which passes it on. Raises `LaunchError` if nodes do not start in time."""
+        signals.send(self.cluster, self._pods, self._container, self._python, signum)
 
     def open_terminal(self, node: int, rank: int | None) -> Bridge:
         """Connect through a program that runs beside the agent, in its container."""

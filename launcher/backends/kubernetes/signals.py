@@ -1,0 +1,57 @@
+"""A signal to all of a run's pods."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from launcher.backends.kubernetes import api
+from launcher.backends.kubernetes.pod_exec import execute
+from launcher.errors import CommandError
+from launcher.system import amounts, proc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from launcher.backends.kubernetes.api import Cluster
+    from launcher.backends.kubernetes.pod_status import Pod
+
+_STARTS_S, _LOOK_S = 30.0, 1.0
+"""How long a signal waits for nodes that have not started, and how often it tries them."""
+
+_NAMED = 5
+"""How many of the pods a message names."""
+
+
+def send(
+    cluster: Cluster, look: Callable[[], Sequence[Sequence[Pod]]], container: str, python: str, signum: int
+) -> None:
+    """Signal every node's agent, which passes it on. Raises `LaunchError` if nodes do not start in time.
+
+    The API server may see a running pod as starting for a minute: such pods are tried, too.
+    """
+    code = f"{proc.WITHOUT_HERE}import os; os.kill(1, {signum})"  # the agent is the container's PID 1
+    told, limit = set[str](), time.monotonic() + _STARTS_S
+
+    def tell(pod: Pod) -> None:
+        try:
+            execute(cluster, pod.name, container, [python, "-c", code])
+            told.add(pod.name)
+        except api.UnreachableError:
+            if "running" in pod.container:  # it may have the signal, and must not get it twice
+                raise
+
+    try:
+        while True:
+            left = [pod for known in look() for pod in known[-1:] if not pod.ended and pod.name not in told]
+            with ThreadPoolExecutor(8) as pool:
+                list(pool.map(tell, left))
+            if not (missed := [pod.name for pod in left if pod.name not in told]):
+                return
+            if time.monotonic() > limit:
+                names = amounts.listed(missed, _NAMED)
+                raise CommandError(f"pods that have not started in {_STARTS_S:.0f} s were not signalled: {names}")
+            time.sleep(_LOOK_S)
+    except (api.ApiError, api.UnreachableError) as error:
+        raise api.explained(error, cluster, "to signal the workers") from error
