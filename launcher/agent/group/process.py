@@ -50,7 +50,9 @@ def main(
         result: Result = {"result": "success" if succeeded else "failed"}
     except NotNeededError:
         agent.event("warning", message=NOT_NEEDED)
-        verdict = nodes.ended() if nodes is not None else None
+        verdict = None
+        with contextlib.suppress(StoreError):  # node 0 may have exited since
+            verdict = nodes.ended() if nodes is not None else None
         result = _by_peer(verdict) if verdict else {"result": "success"}
     except Exception as error:  # noqa: BLE001 - each error is reported as a result
         result, trace = _result_of(error, nodes)
