@@ -17,7 +17,9 @@ from launcher.agent.job import Job
 from launcher.agent.network import ports
 from launcher.agent.network.endpoint import Endpoint
 from launcher.backends.ansible.options import AnsibleOptions
+from launcher.backends.kubernetes.options import KubernetesOptions
 from launcher.backends.local.options import LocalOptions
+from launcher.backends.slurm.options import SlurmOptions
 from launcher.doctor import checks
 from launcher.settings import run_file
 from testbed import Host, Kube, Slurm
@@ -52,10 +54,11 @@ def test_settings_in_examples_are_accepted(distlaunch: Cli) -> None:
 
     assert len(shown) > 2
     roles = [block for block in shown if "[roles." in block]
-    assert len(roles) == 2
+    assert len(roles) == 4
     for block in roles:
         path = distlaunch.write("run.toml", block)
-        assert run_file.read(str(path), LocalOptions)
+        own = {"\npartition = ": SlurmOptions, "\nimage = ": KubernetesOptions}
+        assert run_file.read(str(path), next((of for key, of in own.items() if key in block), LocalOptions))
     for block in set(shown).difference(roles):
         distlaunch.write(".config/distlaunch/config.toml", block)
         done = distlaunch("config")

@@ -23,6 +23,7 @@ class Place(NamedTuple):
     host: str
     node: int
     ranks: tuple[int, ...]
+    role: str = ""
 
 
 class Places:
@@ -44,16 +45,18 @@ class Places:
         if now != self._round:
             self._round, self._met = now, {}
         ranks = fields.get("ranks")
-        self._met[node] = Place(self.hosts.get(node) or "?", node, tuple(ranks) if isinstance(ranks, list) else ())
+        held = tuple(ranks) if isinstance(ranks, list) else ()
+        self._met[node] = Place(self.hosts.get(node) or "?", node, held, str(fields.get("role") or ""))
         found = [self._met[node] for node in sorted(self._met)]
         if not self._wanted or len(found) != fields.get("all_nodes", fields.get("nodes")) or found == self._shown:
             return []
         self._shown = found
-        return tables.table(("HOST", "NODE", "RANKS"), rows(found), output.STDERR).splitlines()
+        heads = ("HOST", "NODE", *(("ROLE",) if any(place.role for place in found) else ()), "RANKS")
+        return tables.table(heads, rows(found), output.STDERR).splitlines()
 
 
-def rows(places: Sequence[Place]) -> list[tuple[str, str, str]]:
-    """The rows of the table: `n[1-64]  0-63  0-511` stands for many nodes."""
+def rows(places: Sequence[Place]) -> list[tuple[str, ...]]:
+    """The rows of the table: `n[1-64]  0-63  0-511` stands for many nodes; with a column of roles if there are any."""
     groups: list[list[Place]] = []
     for place in places:
         if len(places) > _ROWS and groups and _follows(groups[-1][-1], place):
@@ -64,6 +67,7 @@ def rows(places: Sequence[Place]) -> list[tuple[str, str, str]]:
         (
             _hosts([place.host for place in group]),
             summary.ranks_text(tuple(place.node for place in group)),
+            *((group[0].role,) if group[0].role else ()),
             summary.ranks_text(tuple(rank for place in group for rank in place.ranks)),
         )
         for group in groups
@@ -72,7 +76,7 @@ def rows(places: Sequence[Place]) -> list[tuple[str, str, str]]:
 
 def _follows(before: Place, place: Place) -> bool:
     one, two = _NUMBERED.fullmatch(before.host), _NUMBERED.fullmatch(place.host)
-    if one is None or two is None or place.node != before.node + 1:
+    if one is None or two is None or place.node != before.node + 1 or place.role != before.role:
         return False
     return (one[1], str(int(one[2]) + 1).zfill(len(one[2])), one[3]) == (two[1], two[2], two[3])
 

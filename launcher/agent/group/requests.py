@@ -45,7 +45,9 @@ class Requests:
         job, env = self._job, dict(os.environ)
         elsewhere = job.kind == "program" or "PYTHON_EXEC" in env  # what another program needs is not known
         framework = self.contract.framework(env) if self.contract.mpi or not elsewhere else ""
-        return {"framework": framework, **self.contract.offer(env, workers)}
+        where = slurm.group_of(env)
+        offered = {"framework": framework, **self.contract.offer(env, workers)}
+        return {**offered, "slurm_group": where} if where else offered
 
     def meet(self, workers: int) -> None:
         """Tell all roles what this node has, and learn what the others have. Raises `CannotError`."""
@@ -91,7 +93,7 @@ class Requests:
     def _variables(self, group: Group, worker: Ranks) -> List[Variable]:
         served = self._nodes.network.master_port.serves_workers
         member = Member(self._job, group, worker, len(gpus(os.environ)), served, self._peers, self._everyone)
-        slurms = slurm.of_worker(group, worker, os.environ)
+        slurms = slurm.of_worker(self._job, group, worker, os.environ)
         return [*self.contract.variables(member), *of_roles(member), *slurms]
 
     def of(self, group: Group, worker: Ranks) -> WorkerRequest:

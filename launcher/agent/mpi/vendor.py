@@ -150,9 +150,13 @@ def _speaks_with_slurm(vendor: Vendor, env: Dict[str, str]) -> bool:
     return _PMI[vendor.kind] in offers and number is not None and (int(number[1]), int(number[2])) >= _OVERLAPS
 
 
-def step(vendor: Vendor, names: Sequence[str], counts: Sequence[int]) -> List[str]:
-    """The command of a step of this job with one task per rank, on the hosts of SLURM_HOSTFILE, in its order."""
+def step(vendor: Vendor, names: Sequence[str], counts: Sequence[int], group: str = "") -> List[str]:
+    """The command of a step of this job with one task per rank, on the hosts of SLURM_HOSTFILE, in its order.
+
+    `group`: of a heterogeneous job, that of these hosts.
+    """
     size = [f"--nodes={len(names)}", f"--ntasks={sum(counts)}", "--distribution=arbitrary"]
+    size += [f"--het-group={group}"] if group else []
     shared = ["--overlap", "--overcommit", "--mem=0", "--kill-on-bad-exit=0", "--export=ALL", "--input=none"]
     return ["srun", "--quiet", f"--mpi={_PMI[vendor.kind]}", *size, *shared]
 

@@ -108,11 +108,12 @@ class World(Starter):
         env = {**vendors.environment(dict(os.environ), hosts_file, shell), **ours}
         env["DISTLAUNCH_MPI_HUB"] = hub_name(self._node)
         self._shells = Shells(rank, names, self._store, env, job.cwd)
-        if rank == 0 and vendors.speaks_with_slurm(self._vendor, dict(os.environ)):
+        of_slurm = {peer.get("slurm_group", "") for peer in peers}  # a step like that cannot span several
+        if rank == 0 and len(of_slurm) == 1 and vendors.speaks_with_slurm(self._vendor, dict(os.environ)):
             hosts = [peer["slurm"] for peer, count in zip(peers, group.counts) for _ in range(count)]
             _write(hosts_file, "".join(f"{host}\n" for host in hosts))
             ours["DISTLAUNCH_MPI_HUB"] = hub_name(self._node, "%N")
-            step = vendors.step(self._vendor, names, group.counts)
+            step = vendors.step(self._vendor, names, group.counts, of_slurm.pop())
             self._mpirun = Mpirun(
                 [*step, *_STAND_IN], {**vendors.of_step(dict(os.environ), hosts_file), **ours}, job.cwd
             )

@@ -6,8 +6,9 @@ import contextlib
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Dict, List, Mapping, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Tuple
 
+from .. import roles
 from ..contracts._contract import Variable
 from ..failures import Failure, may_come_back
 from ..job import Job
@@ -87,6 +88,36 @@ def order(hosts: List[str], topology: str = "") -> List[str]:
     return sorted(hosts, key=lambda host: (leaf.get(host, far)[0], natural(host)))
 
 
+def groups(env: Mapping[str, str]) -> Dict[str, List[str]]:
+    """The groups of a heterogeneous job that this step spans, with their hosts; none in another job."""
+    size, step = env.get("SLURM_HET_SIZE", ""), set(expand(env.get("SLURM_STEP_NODELIST", "")))
+    numbers = map(str, range(int(size) if size.isdigit() else 0))
+    every = {number: expand(env.get(f"SLURM_JOB_NODELIST_HET_GROUP_{number}", "")) for number in numbers}
+    return {number: hosts for number, hosts in every.items() if hosts and step.issuperset(hosts)}
+
+
+def group_of(env: Mapping[str, str]) -> str:
+    """The group of this node, as `srun --het-group` takes it; empty in a job without groups."""
+    task = int(env.get("SLURM_PROCID") or 0)  # srun counts its tasks, one per node, over all groups
+    for number, hosts in groups(env).items():
+        if task < len(hosts):
+            return number
+        task -= len(hosts)
+    return ""
+
+
+def place_in_groups(env: Mapping[str, str]) -> Tuple[int, List[str]]:
+    """As `place`, where each group of a heterogeneous job is a role: its nodes follow those of the group before."""
+    found, own = groups(env), group_of(env)
+    if not own:
+        return place(env)
+    wired = _topology(env.get("DISTLAUNCH_SLURM_TOPOLOGY_FILE", ""))
+    ordered = {number: order(hosts, wired) for number, hosts in found.items()}
+    first = sum(len(hosts) for number, hosts in ordered.items() if int(number) < int(own))
+    rank = first + ordered[own].index(env.get("SLURMD_NODENAME", ""))
+    return rank, [host for hosts in ordered.values() for host in hosts]
+
+
 def place(env: Mapping[str, str]) -> Tuple[int, List[str]]:
     """This node's rank and all hosts of the step in rank order. Raises `SlurmError` if a variable is missing."""
     nodelist = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST")
@@ -100,14 +131,15 @@ def place(env: Mapping[str, str]) -> Tuple[int, List[str]]:
 
 
 def names(env: Mapping[str, str]) -> Dict[str, str]:
-    """What Slurm calls this host, its job (of an array's task, the number that srun takes) and its step."""
+    """What Slurm calls this host, its job (of an array's task, the number that srun takes), its step and its group."""
     keys = ("JOB_ID", "ARRAY_JOB_ID", "ARRAY_TASK_ID", "STEP_ID")
     job, array, task, step = (env.get(f"SLURM_{key}", "") for key in keys)
     shown = f"{array}_{task}" if array else job
-    return {"node": env.get("SLURMD_NODENAME", ""), "job": job, "step": f"{shown}.{step}" if step else ""}
+    node, where = env.get("SLURMD_NODENAME", ""), group_of(env)
+    return {"node": node, "job": job, "step": f"{shown}.{step}" if step else "", "group": where}
 
 
-def of_worker(group: Group, worker: Ranks, env: Mapping[str, str]) -> List[Variable]:
+def of_worker(job: Job, group: Group, worker: Ranks, env: Mapping[str, str]) -> List[Variable]:
     """What srun would set for the worker if it had started it as a task; nothing outside of a step.
 
     There is one task per node, the agent, whose numbers all workers would inherit.
@@ -130,7 +162,23 @@ def of_worker(group: Group, worker: Ranks, env: Mapping[str, str]) -> List[Varia
     }
     if "SLURM_NTASKS_PER_NODE" in env:
         values["SLURM_NTASKS_PER_NODE"] = group.local_world_size
+    if job.roles:
+        values = {**_of_role(job, env), **values}
     return [Variable(name, str(value), ours) for name, value in values.items()]
+
+
+def _of_role(job: Job, env: Mapping[str, str]) -> Dict[str, Any]:
+    """What would be set if the step were on the nodes of this role only; the job's id stays that of all."""
+    role = next(role for role in roles.of(job) if role.name == job.role)
+    hosts = place_in_groups(env)[1][role.first : role.first + role.nodes]
+    found: Dict[str, Any] = {f"SLURM_{of}NODELIST": ",".join(hosts) for of in ("", "JOB_", "STEP_")}
+    found.update(dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES"), role.nodes))
+    end = f"_HET_GROUP_{group_of(env)}"
+    own = {name[: -len(end)]: value for name, value in env.items() if name.endswith(end)}
+    if "SLURM_CPUS_PER_TASK" in env and own:  # srun sets that of another group, too
+        own.setdefault("SLURM_CPUS_PER_TASK", env.get("SLURM_CPUS_ON_NODE", "1"))
+    differ = {name: value for name, value in own.items() if env.get(name, value) != value and name != "SLURM_JOB_ID"}
+    return {**differ, **found}
 
 
 def _runs(counts: List[int]) -> List[Tuple[int, int]]:
@@ -157,7 +205,9 @@ def _topology(path: str) -> str:
 
 def here(job: Job, env: Mapping[str, str]) -> Tuple[Job, int]:
     """The job adapted to this node of the step, and the node's rank. Raises `SlurmError` if a variable is missing."""
-    rank, hosts = place(env)
+    rank, hosts = place_in_groups(env) if job.roles else place(env)
+    if job.roles and len(hosts) != job.max_nodes:
+        raise SlurmError(f"the roles have {job.max_nodes} nodes, and the step has {len(hosts)}")
     restarts = int(env.get("SLURM_RESTART_COUNT") or 0)
     session = ".".join([env.get("SLURM_JOB_ID", ""), env.get("SLURM_STEP_ID", ""), str(restarts)])
     job = job._replace(max_nodes=len(hosts), min_nodes=min(job.min_nodes, len(hosts)))
@@ -166,14 +216,20 @@ def here(job: Job, env: Mapping[str, str]) -> Tuple[Job, int]:
         directory = os.path.join(job.directory, "tasks", env["SLURM_ARRAY_TASK_ID"])
         job = job._replace(directory=directory, rendezvous={"file": os.path.join(directory, "rendezvous.json")})
     gpus = env.get("SLURM_GPUS_ON_NODE", "")
-    if job.workers == "auto" and gpus.isdigit() and int(gpus):
-        job = job._replace(workers=int(gpus))
+    if gpus.isdigit() and int(gpus):
+        job = _with_workers(job, int(gpus))
     kill, grace = (env.get(f"DISTLAUNCH_SLURM_{name}", "") for name in ("KILL_WAIT", "GRACE_TIME"))
     if kill.isdigit():
         job = job._replace(kill_wait_s=float(kill) + float(grace if grace.isdigit() else 0))
     if job.attempt:
         job = job._replace(why_again=_last_result(os.path.join(job.directory, "nodes", str(rank), "stream")))
     return job, rank
+
+
+def _with_workers(job: Job, gpus: int) -> Job:
+    """The job with a worker per GPU, where no number is given."""
+    own = [{**role, "workers": gpus} if role.get("workers") == "auto" else role for role in job.roles or ()]
+    return job._replace(workers=gpus if job.workers == "auto" else job.workers, roles=own or None)
 
 
 def _last_result(stream: str) -> str:

@@ -14,14 +14,14 @@ from launcher.runs import directories, records
 from launcher.system import amounts, numbers, storage, trust
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from launcher.backends.slurm.handle import SlurmHandle
-    from launcher.backends.slurm.jobs import Job
+    from launcher.backends.slurm.job import Job
     from launcher.backends.slurm.options import SlurmOptions
     from launcher.backends.slurm.site import Site
 
-_NUMBER = re.compile(r"(?:slurm:)?(\d+)(?:_(\d+))?(\.\d+)?")
+_NUMBER = re.compile(r"(?:slurm:)?(\d+)(?:\+\d+)?(?:_(\d+))?(\.\d+)?")
 _MANY = 100_000
 
 
@@ -83,12 +83,10 @@ def _record(site: Site, path: Path, found: list[Job], options: SlurmOptions) -> 
     """Create the directory of another user's run, of which only what is harmless is taken over."""
     job = found[0]
     spec = jobs.specs(site, [job.directory]).get(job.directory, {})
-    hosts, nodes = jobs.hosts(job), _number(spec, "max_nodes", int(job.nodes) if job.nodes.isdigit() else 1)
+    nodes = _number(spec, "max_nodes", int(job.nodes) if job.nodes.isdigit() else 1)
     grace, tasks = spec.get("grace_s"), jobs.indices(found)
-    planned = [{"node_rank": rank, "host": host, "workers": None} for rank, host in enumerate(hosts)][:nodes]
-    unnamed = ({"node_rank": rank, "host": "?", "workers": None} for rank in range(len(planned), nodes))
     plan: dict[str, Any] = {
-        "nodes": [*planned, *unnamed],
+        "nodes": _rows(nodes, jobs.hosts(job), roles_of(spec)),
         "min_nodes": min(nodes, _number(spec, "min_nodes", nodes)),
         "has_queue": True,
         "may_start_again": not job.allocation,
@@ -121,6 +119,24 @@ def _record(site: Site, path: Path, found: list[Job], options: SlurmOptions) -> 
     with storage.storage_errors(path):
         for task in tasks:
             (path / "tasks" / str(task)).mkdir(parents=True)
+
+
+def _rows(nodes: int, hosts: Sequence[str], roles: Sequence[str]) -> list[dict[str, Any]]:
+    """The plan's table of as many nodes, as far as it is known."""
+    known, named = dict(enumerate(hosts)), dict(enumerate(roles))
+    return [
+        {"node_rank": rank, "host": known.get(rank, "?"), "workers": None, "role": named.get(rank, "")}
+        for rank in range(nodes)
+    ]
+
+
+def roles_of(spec: Mapping[str, Any]) -> list[str]:
+    """The role of each node in the request, by its rank; none of a run without roles."""
+    given, found = spec.get("roles"), list[str]()
+    for role in given if isinstance(given, list) else []:
+        if isinstance(role, dict) and len(found) < _MANY:
+            found += [str(role.get("name"))] * _number(role, "nodes", 1)
+    return found
 
 
 def _number(spec: Mapping[str, Any], name: str, default: int) -> int:

@@ -7,7 +7,7 @@ import re
 import shutil
 import signal
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,10 +50,20 @@ class Allocation:
     groups: tuple[int, ...] = ()
     """Of a heterogeneous job, the groups that are used."""
 
+    sizes: tuple[int, ...] = ()
+    """How many nodes each of them has."""
+
+    cpus_of: tuple[int | None, ...] = ()
+    """As `cpus`, of each of them."""
+
     @property
     def one_size(self) -> bool:
         """Whether srun takes the number of nodes: with several groups, it would take it for each of them."""
         return len(self.groups) < 2
+
+    def part(self, number: int) -> Allocation:
+        """One of the groups alone."""
+        return replace(self, groups=self.groups[number : number + 1], cpus=self.cpus_of[number])
 
 
 def allocation(env: Mapping[str, str], het_group: str = "") -> Allocation | None:
@@ -91,10 +101,10 @@ def _groups(asked: str, size: int) -> tuple[int, ...]:
 def _heterogeneous(env: Mapping[str, str], groups: tuple[int, ...]) -> Allocation:
     """These groups of a heterogeneous job (`salloc -N2 : -N1`), which one step can span."""
     of_host: dict[str, int] = {}
-    cpus: list[int] = []
-    for group in groups:
-        cpus += _cpus(env.get(f"SLURM_JOB_CPUS_PER_NODE_HET_GROUP_{group}", ""))
-        for host in expand(env.get(f"SLURM_JOB_NODELIST_HET_GROUP_{group}", "")):
+    cpus = [min(_cpus(env.get(f"SLURM_JOB_CPUS_PER_NODE_HET_GROUP_{group}", "")), default=None) for group in groups]
+    hosts = [expand(env.get(f"SLURM_JOB_NODELIST_HET_GROUP_{group}", "")) for group in groups]
+    for group, its in zip(groups, hosts, strict=True):
+        for host in its:
             if host in of_host:
                 raise SpecError(
                     f"{host} is in the groups {of_host[host]} and {group} of job {env['SLURM_JOB_ID']}: a run has one"
@@ -105,9 +115,11 @@ def _heterogeneous(env: Mapping[str, str], groups: tuple[int, ...]) -> Allocatio
     return Allocation(
         job_id=env["SLURM_JOB_ID"],
         nodes=len(of_host),
-        cpus=min(cpus, default=None),
+        cpus=min(filter(None, cpus), default=None),
         within_step="SLURM_STEP_ID" in env,
         groups=groups,
+        sizes=tuple(map(len, hosts)),
+        cpus_of=tuple(cpus),
     )
 
 
@@ -216,7 +228,7 @@ def terminal_words(
     """The command for that. `about`: the node's `agent.json`. `directory`: the run's. `which`: node and rank."""
     node, rank = which
     job, host = str(about.get("job") or job_of(handle)), str(about.get("node"))
-    group = steps.group_of(site, job, host) if "step" in handle else ""
+    group = str(about.get("group") or "")
     where = [f"--jobid={job}", f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1"]
     where += [f"--het-group={group}"] if group else []
     how = ("--overlap", "--unbuffered", "--mpi=none", "--quiet", "--chdir=/", "--job-name=distlaunch-terminal")

@@ -107,7 +107,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         if plan.within is None:
             if not self.site.has("sbatch"):
                 raise control.no_sbatch()
-            hosts = control.check_partition(self.site, self.opts.partition, plan.job.min_nodes, plan.text)
+            hosts = control.check_partitions(self.site, plan.partitions, plan.text)
         if plan.job.wants_keyboard and not self.site.has("srun"):
             raise BackendUnavailableError("srun is not on PATH: a worker's terminal needs it", hint=_NO_SRUN)
         from launcher.backends.slurm import submission

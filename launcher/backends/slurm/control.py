@@ -16,7 +16,7 @@ from launcher.errors import BackendUnavailableError, CommandError, LaunchError, 
 from launcher.system import batch, proc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from subprocess import CompletedProcess
 
@@ -67,10 +67,11 @@ def cancel(site: Site, *argv: str) -> None:
         raise CommandError(f"scancel: {said.removeprefix('scancel: error: ')}")
 
 
-def check_partition(site: Site, partition: str, nodes: int, text: str) -> set[str]:
+def check_partitions(site: Site, asked: Sequence[tuple[str, int]], text: str) -> set[str]:
     """Raise `SpecError` for more nodes than exist: Slurm would let such a job wait forever. Warn about unused GPUs.
 
-    `text`: the job file. Returns the names of the nodes that the job may get, as far as sinfo tells.
+    `asked`: the partition of each component of the job, and how many nodes it needs there. `text`: the job file.
+    Returns the names of the nodes that the job may get, as far as sinfo tells.
     """
     try:
         done, _ = ask(site, "sinfo", "--noheader", "--format=%P|%D|%N|%G")
@@ -79,6 +80,7 @@ def check_partition(site: Site, partition: str, nodes: int, text: str) -> set[st
         raise
     if done.returncode:
         return set()  # sbatch will report what is wrong
+    named = {partition for partition, _ in asked}
     sizes: Counter[str] = Counter()
     with_gpus: dict[str, str] = {}
     hosts: set[str] = set()
@@ -87,17 +89,12 @@ def check_partition(site: Site, partition: str, nodes: int, text: str) -> set[st
         default = name.endswith("*")
         name = name.removesuffix("*")
         sizes[name] += int(count or 0)
-        if name in partition.split(",") if partition else default:
+        if any(name in partition.split(",") if partition else default for partition in named):
             with suppress(SlurmError):
                 hosts.update(expand(names))
             if "gpu" in gres:
                 with_gpus.setdefault(name, gres.partition("(")[0])
-    asked = partition.split(",") if partition else list(sizes)
-    most = max((sizes.get(name, 0) for name in asked), default=0)
-    if set(asked) <= set(sizes) and nodes > most:
-        known = ", ".join(f"{name} {count}" for name, count in sizes.items())
-        where = f"partition {partition} has" if partition else "no partition has more than"
-        raise SpecError(f"{nodes} nodes: {where} {most}", hint=f"nodes by partition: {known}")
+    _check_sizes(asked, sizes)
     if with_gpus and not _asks_for_gpus(text):
         name, gres = next(iter(with_gpus.items()))
         output.warn(
@@ -105,6 +102,20 @@ def check_partition(site: Site, partition: str, nodes: int, text: str) -> set[st
             "--gres none says that it needs none"
         )
     return hosts
+
+
+def _check_sizes(asked: Sequence[tuple[str, int]], sizes: Mapping[str, int]) -> None:
+    """Raise `SpecError` if a partition has fewer nodes than all components need there."""
+    wanted: Counter[str] = Counter()
+    for partition, nodes in asked:
+        wanted[partition] += nodes
+    known = ", ".join(f"{name} {count}" for name, count in sizes.items())
+    for partition, nodes in wanted.items():
+        choices = partition.split(",") if partition else list(sizes)
+        most = max((sizes.get(name, 0) for name in choices), default=0)
+        if nodes > most and set(choices) <= set(sizes):
+            where = f"partition {partition} has" if partition else "no partition has more than"
+            raise SpecError(f"{nodes} nodes: {where} {most}", hint=f"nodes by partition: {known}")
 
 
 def _asks_for_gpus(text: str) -> bool:

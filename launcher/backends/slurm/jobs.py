@@ -6,7 +6,7 @@ import re
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -14,6 +14,7 @@ from launcher import output
 from launcher.agent.failures import ENDS, WORST_FIRST, Failure
 from launcher.agent.schedulers.slurm import SlurmError, expand, order
 from launcher.backends.slurm import control, states, steps, words
+from launcher.backends.slurm.job import Job, joined
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError
 from launcher.runs import directories
 from launcher.system import numbers, proc, storage
@@ -25,41 +26,13 @@ if TYPE_CHECKING:
     from launcher.backends.slurm.site import Site
     from launcher.results.run import ClusterRun, State
 
-_QUEUED = ("%F", "%K", "%T", "%V", "%u", "%D", "%N", "%k", "%j", "%o")
+_QUEUED = ("%i", "%K", "%T", "%V", "%u", "%D", "%N", "%k", "%j", "%o")
 _ACCOUNTED = ("JobID", "State", "Submit", "User", "NNodes", "NodeList", "JobName", "SubmitLine")
 _ACCOUNTED_SINCE = "now-1days"
 _SACCT_S = 30
 _MISSING = "runs that have left Slurm's queue are missing"
 _SUBMITTED = re.compile(r"sbatch (/.*/([^/]+)/job\.sbatch)")
 """What distlaunch runs, as sacct reports it: not every cluster keeps comments there."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A job, some tasks of an array, or a step of an allocation."""
-
-    run: str
-    id: str
-    """Without the index of a task; of a step, as `4711.0`."""
-
-    tasks: str
-    """Indices as sbatch takes them; empty without an array."""
-
-    state: str
-    """In Slurm's terms."""
-
-    submitted: float
-    user: str
-    nodes: str
-    nodelist: str
-    name: str
-    directory: str
-    """The run's; empty if Slurm does not tell."""
-
-    @property
-    def allocation(self) -> str:
-        """The job of a step; empty if it is none."""
-        return self.id.rpartition(".")[0]
 
 
 def queued(site: Site) -> list[Job]:
@@ -78,7 +51,7 @@ def queued(site: Site) -> list[Job]:
             found.append(
                 Job(
                     run=run,
-                    id=job,
+                    id=re.split("[_+]", job)[0],
                     tasks="" if tasks == "N/A" else tasks,
                     state=state,
                     submitted=_time(submitted),
@@ -87,9 +60,11 @@ def queued(site: Site) -> list[Job]:
                     nodelist=nodelist,
                     name=name,
                     directory=_directory(file),
+                    groups=(nodelist,) if "+" in job else (),
                 )
             )
-    return found
+    grouped = joined(job for job in found if job.groups)
+    return [*(job for job in found if not job.groups), *grouped.values()]
 
 
 def of_steps(site: Site) -> list[Job]:
@@ -130,15 +105,8 @@ def accounted(site: Site, *which: str) -> list[Job]:
     rows = [line.split("|", len(_ACCOUNTED) - 1) for line in done.stdout.splitlines()]
     rows = [row for row in rows if len(row) == len(_ACCOUNTED)]
     users = {row[0]: row[3] for row in rows if "." not in row[0]}
-    found: dict[tuple[str, str, str], Job] = {}
-    for row in rows:
-        job = _step(row, users.get(row[0].rpartition(".")[0], "")) if "." in row[0] else _job(row)
-        if job is not None:
-            first = found.setdefault((job.id, job.tasks, job.run), job)
-            if first is not job:  # a group of a heterogeneous job
-                nodelist = f"{first.nodelist},{job.nodelist}"
-                found[job.id, job.tasks, job.run] = replace(first, nodes=steps.count(nodelist), nodelist=nodelist)
-    return list(found.values())
+    of_rows = (_step(row, users.get(row[0].rpartition(".")[0], "")) if "." in row[0] else _job(row) for row in rows)
+    return list(joined(job for job in of_rows if job is not None).values())
 
 
 def _job(row: list[str]) -> Job | None:
@@ -146,8 +114,9 @@ def _job(row: list[str]) -> Job | None:
     sent = _SUBMITTED.fullmatch(row[-1])
     if sent is None or not directories.is_id(sent[2]):
         return None
-    job, tasks = re.fullmatch(r"(.*?)(?:_\[?([^\]]*)\]?)?", row[0]).groups()  # type: ignore[union-attr]
-    return _accounted(row, sent[2], (job, tasks or ""), user=row[3], directory=_directory(sent[1]))
+    job, group, tasks = re.fullmatch(r"(.*?)(\+\d+)?(?:_\[?([^\]]*)\]?)?", row[0]).groups()  # type: ignore[union-attr]
+    found = _accounted(row, sent[2], (job, tasks or ""), user=row[3], directory=_directory(sent[1]))
+    return replace(found, groups=(found.nodelist,)) if group else found
 
 
 def _step(row: list[str], user: str) -> Job | None:
@@ -214,10 +183,10 @@ def indices(jobs: Sequence[Job]) -> list[int]:
 
 def hosts(job: Job, topology: str = "") -> list[str]:
     """By node rank; none before the job starts, or of an array."""
-    if job.tasks or job.nodelist in ("", "(null)", "None assigned"):
+    if job.tasks or any(nodelist in ("", "(null)", "None assigned") for nodelist in job.groups or (job.nodelist,)):
         return []
     try:
-        return order(expand(job.nodelist), topology)
+        return [host for hosts in job.groups or (job.nodelist,) for host in order(expand(hosts), topology)]
     except SlurmError:
         return []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 
 from launcher.backends.slurm import words
 from launcher.errors import SpecError
@@ -38,6 +39,12 @@ def _remote_dir(text: str) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmOptions:
     """Options of sbatch, by its own names; `--sbatch KEY=VALUE` sets any other."""
+
+    per_role: ClassVar[tuple[str, ...]] = (
+        *("partition", "qos", "gpus_per_node", "gres", "cpus_per_task", "mem", "constraint", "nodelist", "exclude"),
+        *("reservation", "exclusive", "switches", "sbatch"),
+    )
+    """Options that each role may have of its own."""
 
     partition: str = option("", help="Partition.", flags=("-p", "--partition"))
     account: str = option("", help="Account to charge.", flags=("-A", "--account"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher import output
-from launcher.payload import scripts
+from launcher.payload import project, scripts
 from launcher.spec import parse_size
 from launcher.system import install
 
@@ -44,6 +44,13 @@ class Placed:
                 return str(directory / new / os.path.relpath(path, old))
         return path
 
+    def command(self, part: JobSpec, directory: Path) -> list[str]:
+        """What the nodes run of this job, or of the job of one of its roles."""
+        if self.script and self.copied:
+            return project.command_in(part, self.copied)
+        first, *args = part.command
+        return [self.path(first, directory) if part.kind == "script" else first, *args]
+
     def start(self, cwd: str, directory: Path) -> str:
         """Where workers start: the working directory, or the top of the copy if that is not in it."""
         if self.copied and not Path(cwd).is_relative_to(self.copied):
@@ -53,10 +60,8 @@ class Placed:
 
 def find(spec: JobSpec, opts: SlurmOptions, site: Site, runs_root: Path) -> Placed:
     """Where the nodes will find the user's files. Raises `SpecError` for files that cannot be copied or sent."""
-    bundled = spec.kind == "script" and scripts.is_bundled(spec.command[0])
+    bundled = any(part.kind == "script" and scripts.is_bundled(part.command[0]) for part in spec.parts)
     if site.login and (bundled or not opts.in_place):
-        from launcher.payload import project
-
         files, top, command = project.files(
             spec, runs_root, limit_bytes=parse_size(opts.snapshot_limit, "snapshot-limit")
         )
@@ -76,7 +81,7 @@ def _collect(spec: JobSpec, directory: Path, runs_root: Path) -> Snapshot:
     found = snapshot.collect(
         directory,
         limit_bytes=_SNAPSHOT_BYTES,
-        also=[os.path.relpath(os.path.join(spec.cwd, spec.command[0]), directory)],
+        also=[os.path.relpath(os.path.join(spec.cwd, part.command[0]), directory) for part in spec.parts],
         leave_out=[runs_root],
         links=spec.links,
         same_disk=True,

@@ -55,6 +55,9 @@ class SlurmPlan:
     tasks: tuple[int, ...]
     """Indices of a job array."""
 
+    partitions: tuple[tuple[str, int], ...]
+    """The partition that each component of the job asks for, and how many nodes it needs there."""
+
     @property
     def master(self) -> str:
         """The first node, known once Slurm has allocated the nodes."""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.backends._base import PlannedNode
 from launcher.backends._interpreter import needed
-from launcher.backends.slurm import allocation, one_file, run_files, script, words
+from launcher.backends._roles import names_of, parts_of_nodes, with_roles
+from launcher.backends.slurm import allocation, components, one_file, run_files, script, words
 from launcher.backends.slurm import placed as places
 from launcher.backends.slurm.plan import SlurmPlan
 from launcher.errors import SpecError
@@ -34,10 +35,9 @@ def plan(opts: SlurmOptions, site: Site, within: Allocation | None, spec: JobSpe
     nodes = allocation.nodes_of(spec.nodes, within) if within else spec.nodes.max
     where, placed = site.directory(run_dir), places.find(spec, opts, site, directories.root_of(run_dir))
     lead_s = parse_duration(opts.lead, "lead")
-    first = placed.script or (placed.path(spec.command[0], where) if spec.kind == "script" else spec.command[0])
     meet: Rendezvous = {"file": str(where / "rendezvous.json")}
     job = spec.job(run=run_dir.name, directory=str(where), rendezvous=meet)._replace(
-        command=[first, *spec.command[1:]],
+        command=placed.command(spec, where),
         cwd=placed.start(spec.cwd, where),
         output_dir=placed.start(spec.cwd, where) if placed.script else spec.cwd,
         max_nodes=nodes,
@@ -48,6 +48,7 @@ def plan(opts: SlurmOptions, site: Site, within: Allocation | None, spec: JobSpe
         time_limit_s=spec.time_limit_s if within else None,  # Slurm enforces that of a job of its own
         array=bool(tasks),
     )
+    job = with_roles(job, spec, lambda part: {"command": placed.command(part, where)})
     python = spec.python or ("python3" if opts.container_image else run_files.default_python(site, needed(spec)[0]))
 
     def text(directory: Path) -> str:
@@ -59,13 +60,22 @@ def plan(opts: SlurmOptions, site: Site, within: Allocation | None, spec: JobSpe
             how["out"] = one_file.output_file(opts.remote_dir, run_dir.name, array=bool(tasks))
         return script.render(spec, opts, run_dir.name, directory, agent, **how)
 
-    workers = None if spec.workers_per_node == "auto" else spec.workers_per_node
-    rows = (PlannedNode(node_rank=rank, host="Slurm's choice", workers=workers) for rank in range(nodes))
-    bundled = spec.kind == "script" and scripts.is_bundled(spec.command[0])
+    bundled = any(part.kind == "script" and scripts.is_bundled(part.command[0]) for part in spec.parts)
     return SlurmPlan(
-        run_dir=run_dir, directory=where, text=text(where), by_hand=text(script.MOVED), job=job, nodes=tuple(rows),
-        bundled=bundled and not placed.script, name=spec.name, within=within, placed=placed, tasks=tasks,
+        run_dir=run_dir, directory=where, text=text(where), by_hand=text(script.MOVED), job=job,
+        nodes=_rows(spec, nodes), bundled=bundled and not placed.script, name=spec.name, within=within, placed=placed,
+        tasks=tasks, partitions=components.partitions(spec, opts),
     )  # fmt: skip
+
+
+def _rows(spec: JobSpec, nodes: int) -> tuple[PlannedNode, ...]:
+    """The plan's table; without roles, an allocation may have fewer nodes than an elastic run could use."""
+    parts, roles = parts_of_nodes(spec)[:nodes], names_of(spec)
+    given = [None if part.workers_per_node == "auto" else part.workers_per_node for part in parts]
+    return tuple(
+        PlannedNode(node_rank=rank, host="Slurm's choice", workers=workers, role=roles[rank])
+        for rank, workers in enumerate(given)
+    )
 
 
 def _check_claim(spec: JobSpec, site: Site) -> None:
@@ -80,6 +90,10 @@ def _check_claim(spec: JobSpec, site: Site) -> None:
 def _tasks(opts: SlurmOptions, spec: JobSpec, within: Allocation | None) -> tuple[int, ...]:
     """The indices of a job array; empty without one."""
     tasks = words.indices(opts.array) if opts.array else ()
+    if tasks and spec.roles:
+        raise SpecError("--array with roles: Slurm has no arrays of heterogeneous jobs", hint="launch them one by one")
+    if within and spec.roles:
+        components.check_allocation(spec, opts, within)
     if within and tasks:
         raise SpecError(
             f"--array inside job {within.job_id}: a step cannot be an array",

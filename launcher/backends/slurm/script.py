@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.backends.slurm import allocation, words
+from launcher.backends.slurm import allocation, components, words
 from launcher.backends.slurm.options import OF_SBATCH
 from launcher.errors import BackendUnavailableError, SpecError
 from launcher.payload import setup_lines
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     import jinja2
 
     from launcher.backends.slurm.allocation import Allocation
+    from launcher.backends.slurm.components import Directive
     from launcher.backends.slurm.options import SlurmOptions
     from launcher.spec import JobSpec
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@%+,=\[\]*|&-]*\Z")
 _OURS = "job.sbatch.j2"
+_HETJOB = "\n#SBATCH hetjob\n"
+_TAKE_OURS = "begin with slurm_templates/job.sbatch.j2, and keep its first lines"
 _START = """srun --nodes={{ nodes }} --ntasks={{ nodes }} --ntasks-per-node=1 {{ agent | map("quote") | join(" ") }}"""
-
-Directive = tuple[str, "str | None"]
 
 MOVED = Path("$DISTLAUNCH_RUN_DIR")
 """Placeholder for the run's directory in a job file to be run by hand: the shell finds out where it is."""
@@ -99,19 +100,11 @@ def render(
     import jinja2
 
     name = _template(opts.template, spec.cwd)
-    if within:
-        names: dict[str, Any] = {"directives": [], "step": allocation.options(within, opts, run), "max_requeues": 0}
-        names["nodes"] = allocation.size(spec.nodes, within)
-    else:
-        step = [f"--cpus-per-task={opts.cpus_per_task}"] if opts.cpus_per_task else []
-        names = {
-            "directives": directives(spec, opts, run, run_dir, cwd=cwd, lead_s=lead_s, out=out),
-            "step": step,
-            "max_requeues": opts.max_requeues or 0,
-        }
-        names["nodes"] = '"$SLURM_JOB_NUM_NODES"'
-    more, around = container(opts, run_dir, cwd)
-    names["step"] += more
+    gpus = any(asked.gpus_per_node or "gpu" in asked.gres for asked in (opts, *(role.options for role in spec.roles)))
+    more, around = container(opts, run_dir, cwd, gpus=gpus)
+    names = {**_of_step(spec, opts, run, within, more), "directives": []}
+    if not within:
+        names["directives"] = directives(spec, opts, run, run_dir, cwd=cwd, lead_s=lead_s, out=out)
     setup = setup_lines.watched(opts.setup, ship_secrets=spec.ship_secrets)
     if run_dir == MOVED:
         setup = [*_find_itself(cwd, submitted=within is None), *setup]
@@ -131,7 +124,22 @@ def render(
     lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     if not all(quote(word) in lines for word in agent[1:]):
         raise SpecError(f"template {name!r} does not start the agent", hint=f"it needs a line like: {_START}")
+    if text.count(_HETJOB) != names["directives"].count(components.SEPARATOR):
+        raise SpecError(f"template {name!r} does not write {_HETJOB.strip()!r} between the roles", hint=_TAKE_OURS)
     return text
+
+
+def _of_step(spec: JobSpec, opts: SlurmOptions, run: str, within: Allocation | None, more: list[str]) -> dict[str, Any]:
+    """What the template says of the step. `more`: options of srun for all of its nodes."""
+    if within and not (spec.roles and within.groups):
+        nodes = allocation.size(spec.nodes, within)
+        return {"nodes": nodes, "step": [*allocation.options(within, opts, run), *more], "max_requeues": 0}
+    if spec.roles:
+        of = components.of_groups(within, run) if within else components.of_job
+        step = components.step(spec, lambda number, role: [*of(number, role), *more])
+        return {"nodes": "", "step": step, "max_requeues": 0 if within else opts.max_requeues or 0}
+    step = [f"--cpus-per-task={opts.cpus_per_task}"] if opts.cpus_per_task else []
+    return {"nodes": '"$SLURM_JOB_NUM_NODES"', "step": [*step, *more], "max_requeues": opts.max_requeues or 0}
 
 
 def _template(given: str, cwd: str) -> str:
@@ -156,7 +164,7 @@ def _find_itself(cwd: str, *, submitted: bool) -> list[str]:
     ]
 
 
-def container(opts: SlurmOptions, run_dir: Path, cwd: str) -> tuple[list[str], list[str]]:
+def container(opts: SlurmOptions, run_dir: Path, cwd: str, *, gpus: bool) -> tuple[list[str], list[str]]:
     """Options of srun for pyxis, or the runtime's command; mounts the run's directory and the working directory."""
     if not opts.container_image:
         if opts.container_mounts:
@@ -172,8 +180,7 @@ def container(opts: SlurmOptions, run_dir: Path, cwd: str) -> tuple[list[str], l
         more = [f"--container-image={opts.container_image}", f"--container-mounts={','.join(mounts)}"]
         return [*more, f"--container-workdir={cwd}"], []
     binds = [word for mount in mounts for word in ("--bind", mount)]
-    gpus = ["--nv"] if opts.gpus_per_node or "gpu" in opts.gres else []
-    return [], [opts.container_runtime, "exec", *gpus, *binds, "--pwd", cwd, opts.container_image]
+    return [], [opts.container_runtime, "exec", *(["--nv"] if gpus else []), *binds, "--pwd", cwd, opts.container_image]
 
 
 def _line_of(error: Exception) -> str:
@@ -190,6 +197,9 @@ def directives(
     spec: JobSpec, opts: SlurmOptions, run: str, run_dir: Path, *, cwd: str, lead_s: float, out: str = ""
 ) -> list[Directive]:
     """The `#SBATCH` lines: ours, then the user's own, which win."""
+    if spec.roles:
+        each = partial(directives, run=run, run_dir=run_dir, cwd=cwd, lead_s=lead_s, out=out)
+        return components.directives(spec, each)
     directory = "" if run_dir == MOVED else str(run_dir).replace("%", "%%") + "/"
     nodes = f"{spec.nodes.min}-{spec.nodes.max}" if spec.nodes.elastic else str(spec.nodes.min)
     found: dict[str, str | None] = {"job-name": spec.name, "comment": f"distlaunch:{run}", "nodes": nodes}

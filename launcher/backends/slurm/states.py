@@ -12,6 +12,7 @@ from launcher.errors import CommandError
 from launcher.system import input_file
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from launcher.backends.slurm.handle import SlurmHandle
@@ -55,6 +56,23 @@ def meaning(state: str) -> NodeState:
     words = state.replace("+", " ").split()
     return TABLE.get(words[0].upper(), "unknown") if words else "unknown"
 
+
+def of_all(states: Sequence[str]) -> str:
+    """The state of a job of several components: while any of them runs or waits that, then why Slurm has ended one."""
+
+    def before(state: str) -> int:
+        known, word = meaning(state), (state.replace("+", " ").split() or [""])[0].upper()
+        if known != "ended":
+            return ("running", "pending", "unknown").index(known)
+        return 3 + _WORST_FIRST.index(word) if word in _WORST_FIRST else 3
+
+    return min(states, key=before)
+
+
+_WORST_FIRST = (
+    *("NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "DEADLINE", "PREEMPTED", "CANCELLED", "REVOKED"),
+    *("FAILED", "COMPLETED"),
+)
 
 _CLASSES = {
     "BOOT_FAIL": Failure.NODE,
@@ -160,4 +178,4 @@ def from_accounting(site: Site, handle: SlurmHandle) -> str | None:
         return None
     rows = [line.split("|", 1) for line in done.stdout.splitlines() if "|" in line]
     states = [state for state, its_name in rows if its_name == name]
-    return states[-1] if done.returncode == 0 and states else None
+    return of_all(states) if done.returncode == 0 and states else None

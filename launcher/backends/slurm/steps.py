@@ -39,10 +39,9 @@ class Step(NamedTuple):
 
 
 def running(site: Site, *which: str) -> list[Step]:
-    """The running steps; with an id of a job, only its own. Raises `LaunchError` if the controller does not answer."""
-    done, said = ask(
-        site, "squeue", "--steps", "--noheader", *(f"--jobs={job}" for job in which), "--format=%i|%j|%u|%S|%N"
-    )
+    """The running steps; with ids of jobs, only theirs. Raises `LaunchError` if the controller does not answer."""
+    jobs = [f"--jobs={','.join(which)}"] if which else []
+    done, said = ask(site, "squeue", "--steps", "--noheader", *jobs, "--format=%i|%j|%u|%S|%N")
     if done.returncode and "Invalid job id" not in said:
         raise CommandError(f"squeue: {said}")
     rows = (line.strip().split("|") for line in done.stdout.splitlines())
@@ -63,17 +62,6 @@ def runs(site: Site) -> list[Step]:
 def of(site: Site, handle: SlurmHandle) -> str | None:
     """`JOB.STEP` of a run that is a step, while it runs."""
     return next((step.id for step in running(site, handle["job_id"]) if step.name == handle["step"]), None)
-
-
-def group_of(site: Site, job_id: str, host: str) -> str:
-    """The group of a heterogeneous job to which the host belongs; empty if the job has no groups."""
-    done, _ = ask(site, "squeue", "--noheader", f"--jobs={job_id}", "--format=%i|%N")
-    for line in done.stdout.splitlines():
-        job, _, nodelist = line.strip().partition("|")
-        with suppress(SlurmError):
-            if "+" in job and host in expand(nodelist):
-                return job.partition("+")[2]
-    return ""
 
 
 def plain_id(text: str) -> str:
@@ -126,8 +114,15 @@ def send(site: Site, step: str, number: int) -> None:
         raise CommandError(f"scancel: {said.removeprefix('scancel: error: ')}")
 
 
+def _components(site: Site, job_id: str) -> list[str]:
+    """The ids of the jobs of which a heterogeneous job consists; of another one, its own."""
+    done, _ = ask(site, "squeue", "--noheader", f"--jobs={job_id}", "--format=%i|%A")
+    rows = (line.strip().partition("|") for line in done.stdout.splitlines())
+    return [number for name, _, number in rows if "+" in name] or [job_id]
+
+
 def kill_all(site: Site, job_id: str) -> None:
     """Send SIGKILL to each step of a job: for the whole job, Slurm would send SIGTERM first and wait for KillWait."""
-    for step in running(site, job_id):
+    for step in running(site, *_components(site, job_id)):
         if step.id.rpartition(".")[2].isdigit():  # not `batch`, the job file itself
             send(site, step.id, signal.SIGKILL)

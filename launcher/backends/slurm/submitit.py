@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from submitit.core.utils import FailedSubmissionError
 from submitit.slurm.slurm import SlurmExecutor, SlurmInfoWatcher
 
+from launcher.backends.slurm import states
 from launcher.backends.slurm.states import job_of
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError
 from launcher.system import proc
@@ -107,7 +108,7 @@ class Queue(SlurmInfoWatcher):
         return ["squeue", whose, "--array", "--states=all", "--noheader", f"--format={_FIELDS}"]
 
     def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
-        """Rows by job id."""
+        """Rows by job id; of a job of several components, `4711+0` and `4711+1`, one that stands for all."""
         text = string if isinstance(string, str) else string.decode(errors="replace")
         rows = [
             dict(zip(_NAMES, line.split("|", len(_NAMES) - 1), strict=False))
@@ -116,7 +117,12 @@ class Queue(SlurmInfoWatcher):
         ]
         if self.site.clusters:  # of a federation, those on which it did not start
             rows = [row for row in rows if row["state"] != "REVOKED"]
-        return {row["job_id"]: row for row in rows}
+        found: dict[str, dict[str, str]] = {}
+        for row in rows:
+            job = row["job_id"].partition("+")[0]
+            before = found.get(job, row)
+            found[job] = row if states.of_all((before["state"], row["state"])) != before["state"] else before
+        return found
 
     def update(self) -> None:
         """Query squeue, with a time limit; without an answer, the known rows stay."""
