@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from testbed import Kube, wait_until
@@ -139,6 +141,25 @@ def test_a_node_that_is_lost_starts_the_run_again_unless_its_role_ignores_failur
     done = again.result()
     assert done.exit_code == 0, done.stderr
     assert done.stdout.count("attempt 1") == 3, done.stdout
+
+
+def test_a_pod_that_replaces_one_that_is_not_needed_is_there_when_all_start_again(kinds: User) -> None:
+    kinds.write("waits.py", WAITS)
+    file = write(kinds, "run.toml", "waits.py", "waits.py", 'on_failure = "ignore"')
+    runs = {kind: kinds.follow("--kind", kind, "--log-ranks", "all", "--roles", file) for kind in ("job", "jobset")}
+    for follower in runs.values():
+        follower.until("ready", count=3)
+        kinds.kube.evict(kinds.namespace, by_role(kinds, follower.run)["second"][0]["metadata"]["name"])
+    for follower in runs.values():
+        follower.wait_err("the run continues without this node, which waits until it ends or starts again")
+        assert follower.stdout.count("saved") == 1
+        kinds.kube.evict(kinds.namespace, by_role(kinds, follower.run)["first"][0]["metadata"]["name"])
+
+    for kind, follower in runs.items():
+        done = follower.result()
+        told = f"{kind}: {done.stdout} {done.stderr}"
+        assert (done.exit_code, done.stdout.count("saved")) == (0, 3), told
+        assert sorted(re.findall(r"attempt \d", done.stdout)) == ["attempt 2"] * 3, told
 
 
 def test_a_role_that_ignores_failures_is_left_by_pods_that_are_taken_away_and_not_waited_for(kinds: User) -> None:
