@@ -70,10 +70,20 @@ script = "{second}"
 STAYS = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: (print("ended", flush=True), sys.exit(0)))
+signal.signal(signal.SIGUSR1, lambda *_: None)
 print("ready", flush=True)
 while True:
     time.sleep(0.1)
 """
+
+UNTIL = """
+import signal
+signal.signal(signal.SIGUSR1, lambda *_: None)
+print("begun", flush=True)
+signal.pause()
+print("lasted", flush=True)
+"""
+"""Lasts until it is signalled."""
 
 LASTS = "import time; print('begun', flush=True); time.sleep(4); print('lasted', flush=True)\n"
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import signal
+
 import pytest
 
 from testbed import Kube, wait_until
 from tests.k8s.conftest import MORE_KINDS, User, job_ends
 from tests.k8s.role import role_rules
-from tests.k8s.roles import EXCHANGE, FAILS_ONCE, LASTS, LATEST, ROLES, STAYS, by_role, said, write
+from tests.k8s.roles import EXCHANGE, FAILS_ONCE, LASTS, LATEST, ROLES, STAYS, UNTIL, by_role, said, write
 from tests.k8s.scripts import WAITS
 from tests.k8s.test_disruptions import agent_of, no_room
 
@@ -114,7 +117,7 @@ def test_a_deleted_pod_of_any_role_starts_all_of_them_again(kinds: User) -> None
 
 
 def test_a_node_that_is_lost_starts_the_run_again_unless_its_role_ignores_failures(pods: User, own_kube: Kube) -> None:
-    pods.write("lasts.py", LASTS.replace("sleep(4)", "sleep(12)"))
+    pods.write("lasts.py", UNTIL)
     pods.write("stays.py", STAYS)
     pods.write("waits.py", WAITS)
     again = pods.follow("--log-ranks", "all", "--roles", write(pods, "again.toml", "waits.py", "waits.py"))
@@ -128,6 +131,8 @@ def test_a_node_that_is_lost_starts_the_run_again_unless_its_role_ignores_failur
     for run in (again.run, ignored.run):
         agent_of(f"{run}-second-0").kill()
 
+    ignored.wait_err("the run continues without this node, which waits until it ends or starts again")
+    ignored.process.send_signal(signal.SIGUSR1)
     done = ignored.result()
     assert (done.exit_code, done.stdout.count("lasted")) == (0, 1), done.stdout + done.stderr
     assert "ignored, as its role second is to be" in done.stderr
@@ -141,9 +146,28 @@ def test_a_node_that_is_lost_starts_the_run_again_unless_its_role_ignores_failur
     assert done.stdout.count("attempt 1") == 3, done.stdout
 
 
+def test_a_pod_that_replaces_one_that_is_not_needed_is_there_when_all_start_again(kinds: User) -> None:
+    kinds.write("waits.py", WAITS)
+    file = write(kinds, "run.toml", "waits.py", "waits.py", 'on_failure = "ignore"')
+    runs = {kind: kinds.follow("--kind", kind, "--log-ranks", "all", "--roles", file) for kind in ("job", "jobset")}
+    for follower in runs.values():
+        follower.until("ready", count=3)
+        kinds.kube.evict(kinds.namespace, by_role(kinds, follower.run)["second"][0]["metadata"]["name"])
+    for follower in runs.values():
+        follower.wait_err("the run continues without this node, which waits until it ends or starts again")
+        assert follower.stdout.count("saved") == 1
+        kinds.kube.evict(kinds.namespace, by_role(kinds, follower.run)["first"][0]["metadata"]["name"])
+
+    for kind, follower in runs.items():
+        done = follower.result()
+        told = f"{kind}: {done.stdout} {done.stderr}"
+        assert (done.exit_code, done.stdout.count("saved")) == (0, 3), told
+        assert sorted(re.findall(r"attempt \d", done.stdout)) == ["attempt 2"] * 3, told
+
+
 def test_a_role_that_ignores_failures_is_left_by_pods_that_are_taken_away_and_not_waited_for(kinds: User) -> None:
     """Its workers have their grace time, and the others continue."""
-    kinds.write("lasts.py", LASTS.replace("sleep(4)", "sleep(10)"))
+    kinds.write("lasts.py", LASTS.replace("sleep(4)", "sleep(15)"))
     kinds.write("waits.py", WAITS)
     file = write(kinds, "run.toml", "lasts.py", "waits.py", 'on_failure = "ignore"\nserves = true')
     runs = {kind: kinds.follow("--kind", kind, "--log-ranks", "all", "--roles", file) for kind in ("job", "jobset")}

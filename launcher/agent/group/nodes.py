@@ -193,19 +193,20 @@ class Nodes:
         `reported`: the others know that this node exits. `succeeded`: the workers of all nodes have.
         """
         limit = time.monotonic() + (_BARRIER_AFTER_SUCCESS_S if succeeded else _BARRIER_S)
-        noticed = self.job.elastic or self.stopping.unannounced  # by its connection that closes
-        if succeeded or (reported and not noticed):
+        leaves = self.stopping.unannounced and not succeeded
+        if succeeded or (reported and not (self.job.elastic or leaves)):  # else its closed connection has to be noticed
             self._watch.leave()
         while self._watch.has_unpublished and time.monotonic() < limit:
             time.sleep(POLL_S)
         try:
-            seen = self._arrived(1)
+            seen = self._arrived(0 if leaves and self.job.roles else 1)
             while self.node_rank == 0 and seen < self._expected() and time.monotonic() < limit:
                 time.sleep(POLL_S)
                 seen = self._arrived(0)
         except RuntimeError:  # the connection to the store is lost: no node is left to wait for
             pass
-        if succeeded and self.node_rank == 0 and self.members.count > 1 and self.job.replaces_lost:
+        several = (self.job.max_nodes if self.job.roles else self.members.count) > 1
+        if succeeded and self.node_rank == 0 and several and self.job.replaces_lost:
             self.stopping.wait(_RECORDED_S)
 
     def _arrived(self, more: int) -> int:

@@ -20,14 +20,14 @@ from ..system import threads
 from .agent_link import AgentLink
 from .errors import NotNeededError, RendezvousError, StopRequestedError, UnknownTorchError
 from .rendezvous import OVER, FixedNodes, connect, node_0_is_there
-from .whole import goes_on_without
+from .whole import END, goes_on_without
 from .witness import Witness
 from .workers import PeerEndedError
 
 if TYPE_CHECKING:
     from ..messages import GroupAgent, GroupServer, Result, ServerSetup, Verdict
 
-_AGAIN_S = 1.0
+_AGAIN_S, _STAND_BY_S = 1.0, 0.2
 
 
 def main(
@@ -166,9 +166,11 @@ def _present_store(job: Job, setup: ServerSetup, agent: AgentLink, connected: Ca
     told = False
     while True:
         store = connected()
-        if store.check([OVER]) or goes_on_without(job, store, setup["node_rank"]):
+        if store.check([OVER]):
             store.close()
             raise NotNeededError
+        if goes_on_without(job, store, setup["node_rank"]):
+            _stand_by(store, agent)
         if store.compare_set(f"member/{setup['node_rank']}", "", me).decode() == me:
             return store
         if time.monotonic() > limit:
@@ -178,3 +180,16 @@ def _present_store(job: Job, setup: ServerSetup, agent: AgentLink, connected: Ca
             agent.event("waiting", what="the nodes of the previous attempt to exit", limit_s=job.rdzv_timeout_s)
         store.close()
         time.sleep(_AGAIN_S)
+
+
+def _stand_by(store: Store, agent: AgentLink) -> NoReturn:
+    """Wait until a run is over that continues without this node, or until it is to start again, with this node."""
+    agent.event("warning", message="the run continues without this node, which waits until it ends or starts again")
+    while True:
+        over, end = store.peek([OVER, END])
+        if over is not None:
+            raise NotNeededError
+        verdict: Optional[Verdict] = json.loads(end) if end else None
+        if verdict is not None and verdict["kind"] != "done":
+            raise PeerEndedError(verdict)
+        time.sleep(_STAND_BY_S)

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 MET = "met/offered"
 """Key that is there once all nodes of all roles have met."""
 
-_END, _ROLES_DONE = "end", "roles/done"
+END = "end"
+"""Key of the verdict that ends a run with roles."""
+
+_ROLES_DONE = "roles/done"
 _LOST, _WHY = "roles/lost", "roles/why-lost"
 _FINISHED = "round/0/finished"
 
@@ -29,13 +32,13 @@ class Whole:
         self._job, self.tell = job, tell
         self._forgiven: Set[int] = set()
         self._counted: Set[str] = set()
-        self.keys: List[str] = [_END] if job.roles else []
+        self.keys: List[str] = [END] if job.roles else []
         """The keys of verdicts that come before the group's own."""
 
     def publish_end(self, store: Store, key: str, verdict: Verdict) -> None:
         """Publish the end to all nodes; if they are about to restart, in the next round."""
         if self._job.roles:
-            store.compare_set(_END, "", json.dumps(verdict))
+            store.compare_set(END, "", json.dumps(verdict))
             return
         while json.loads(store.compare_set(key, "", json.dumps(verdict)))["kind"] == "restart":
             key = f"round/{int(key.split('/')[1]) + 1}/verdict"
@@ -44,7 +47,7 @@ class Whole:
         """Make the verdict of one role that of the run, unless it only starts the role again; the one that stands."""
         if not self._job.roles or verdict["kind"] == "restart":
             return verdict
-        stands: Verdict = json.loads(store.compare_set(_END, "", json.dumps(verdict)))
+        stands: Verdict = json.loads(store.compare_set(END, "", json.dumps(verdict)))
         return stands
 
     def is_ignored(self, store: Store, node: int) -> bool:
@@ -74,7 +77,7 @@ class Whole:
                 if store.add(f"{role.prefix}{_FINISHED}", 0) >= role.nodes:
                     self._count(store, role, "lost")
             return
-        store.compare_set(_END if self._job.roles else key, "", json.dumps(loss))
+        store.compare_set(END if self._job.roles else key, "", json.dumps(loss))
 
     def are_done(self, store: Store, node: int) -> bool:
         """Count the role of this node as done; whether all are, apart from those that serve the others."""
@@ -95,7 +98,7 @@ class Whole:
 def goes_on_without(job: Job, store: Store, node: int) -> bool:
     """Whether the run has this node's part behind it, or continues without that, as its role ignores failures."""
     role = roles.at(job, node)
-    return role.on_failure == roles.IGNORE and store.check([f"{role.prefix}round/0/finished/{node}"])
+    return role.on_failure == roles.IGNORE and store.check([f"{role.prefix}{_FINISHED}/{node}"])
 
 
 def count_finished(store: Store, role: roles.Role, node: int, counter: str, how: str = "finished") -> None:
