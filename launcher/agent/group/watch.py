@@ -137,9 +137,9 @@ class Watch:
                 if self._unpublished is not None:
                     self.whole.publish_end(self._store, key, self._unpublished)
                     self._unpublished = None
-                load, *verdicts = self._store.peek(["load/0", *self.whole.keys, key])
+                own, load, *ends = self._store.peek([key, "load/0", *self.whole.keys])
                 self._load = load.decode() if load else ""
-                verdict = next(filter(None, verdicts), None)
+                verdict = next(filter(None, (*ends, own)), None)
                 if verdict is not None:
                     self.receive(key, json.loads(verdict))
                 now = time.monotonic()
