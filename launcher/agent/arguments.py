@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Dict, List, NamedTuple, NoReturn, Optional
+from typing import Dict, List, NoReturn, Optional
 
 _FLAGS = ("--slurm", "--when-told")
 _NUMBERS = ("--node-rank", "--below", "--stdin")
@@ -11,33 +11,39 @@ _TEXTS = ("--spec", "--node-rank-from", "--without", "--unpack")
 _RANKS = ("--node-rank", "--node-rank-from", "--slurm")
 
 
-class Arguments(NamedTuple):
-    """What the command line says."""
+class Arguments:
+    """What the command line says. No tuple with names: its class would take longer to make than all else here."""
 
-    spec: str
-    """The run's spec.json."""
+    def __init__(self, given: Dict[str, str]) -> None:
+        """`given`: the value of each argument, by its name; empty for a flag."""
 
-    node_rank: Optional[int]
-    node_rank_from: str
-    """The variable that ends with the node's rank, and what to add: `NAME` or `NAME+K`."""
+        def number(name: str) -> Optional[int]:
+            return int(given[name]) if name in given else None
 
-    slurm: bool
-    """Whether srun has started it, so that the rank and the nodes are taken from the job."""
+        self.spec = given["--spec"]
+        """The run's spec.json."""
 
-    when_told: bool
-    """Whether to start when a line arrives on stdin, and to exit if stdin ends first."""
+        self.node_rank = number("--node-rank")
+        self.node_rank_from = given.get("--node-rank-from", "")
+        """The variable that ends with the node's rank, and what to add: `NAME` or `NAME+K`."""
 
-    below: Optional[int]
-    """The pid of the process that reads the stream; the run's directory is removed when both have exited."""
+        self.slurm = "--slurm" in given
+        """Whether srun has started it, so that the rank and the nodes are taken from the job."""
 
-    without: str
-    """Variables that the workers do not get, separated by commas."""
+        self.when_told = "--when-told" in given
+        """Whether to start when a line arrives on stdin, and to exit if stdin ends first."""
 
-    stdin: Optional[int]
-    """The workers' stdin."""
+        self.below = number("--below")
+        """The pid of the process that reads the stream; the run's directory is removed when both have exited."""
 
-    unpack: str
-    """A directory with archives of the run, to be unpacked in the run's directory."""
+        self.without = given.get("--without", "")
+        """Variables that the workers do not get, separated by commas."""
+
+        self.stdin = number("--stdin")
+        """The workers' stdin."""
+
+        self.unpack = given.get("--unpack", "")
+        """A directory with archives of the run, to be unpacked in the run's directory."""
 
 
 def read(words: List[str]) -> Arguments:
@@ -55,11 +61,7 @@ def read(words: List[str]) -> Arguments:
         given[word] = value
     if "--spec" not in given or sum(name in given for name in _RANKS) != 1:
         refuse(f"--spec is needed, and one of {', '.join(_RANKS)}")
-    numbers = {name[2:].replace("-", "_"): int(given[name]) if name in given else None for name in _NUMBERS}
-    texts = {name[2:].replace("-", "_"): given.get(name, "") for name in _TEXTS}
-    flags = {name[2:].replace("-", "_"): name in given for name in _FLAGS}
-    found: Dict[str, object] = {**numbers, **texts, **flags}
-    return Arguments(**found)  # type: ignore[arg-type]
+    return Arguments(given)
 
 
 def refuse(message: str) -> NoReturn:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from launcher.agent.failures import Failure
 from launcher.console import live_line
 from launcher.errors import LaunchError
-from launcher.results import run as results
 
 if TYPE_CHECKING:
     from launcher.backends._base import AnyBackend
@@ -29,6 +28,8 @@ def undo(backend: AnyBackend, begun: Handle | None, error: BaseException) -> str
 
 def unsubmitted(state: str, error: BaseException | None = None) -> RunState:
     """The outcome of a run of which nothing was sent, or nothing is left."""
+    from launcher.results import run as results  # a launch that succeeds does not need it
+
     message = "cancelled before it was submitted" if state == Failure.CANCELLED else str(error)
     kind = Failure.CANCELLED if state == Failure.CANCELLED else Failure.SUBMISSION
     exit_code = getattr(error, "exit_code", 4) if kind.about.exit_code is None else kind.about.exit_code
