@@ -83,7 +83,8 @@ def _kind(job: Job, rank: int, world: int) -> Tuple[str, int]:
 
 def _of_ranks(member: Member) -> Tuple[Task, Cluster]:
     """The worker's task and the cluster, if one group of workers is all of it."""
-    addresses, cluster = _addresses(member.peers), Cluster()
+    addresses = _addresses(member.peers)
+    cluster: Cluster = {}
     for rank, address in enumerate(addresses):
         cluster.setdefault(_kind(member.job, rank, len(addresses))[0], []).append(address)
     return _kind(member.job, member.ranks.rank, len(addresses)), cluster
