@@ -60,8 +60,10 @@ def command_in(spec: JobSpec, root: Path) -> list[str]:
 
 def _root(spec: JobSpec) -> Path:
     """The directory that is sent."""
-    outside = spec.kind == "script" and not _script(spec).is_relative_to(spec.cwd)
-    return _script(spec).parent if outside or scripts.is_bundled(spec.command[0]) else Path(spec.cwd)
+    inside = spec.kind != "script" or (
+        _script(spec).is_relative_to(spec.cwd) and not scripts.is_bundled(spec.command[0])
+    )
+    return Path(spec.cwd) if inside else _script(spec).parent
 
 
 def _script(spec: JobSpec) -> Path:

@@ -119,7 +119,7 @@ def _made(
     """The job, of one script or of several roles."""
     if roles := asked_roles(values, where.backend.options):
         return of_roles(roles, options, where.backend, partial(_of_role, values, settings, where.cluster))
-    if values["script"] is None:
+    if values.get("script") is None:
         raise SpecError("no script given", hint="name one, or roles")
     made = of_script(config.build(JobOptions, job), options, values["script"], values.get("args") or [])
     return of_workers(made, job, where.backend)
@@ -273,8 +273,9 @@ def _leave_out(cluster: str, own: dict[str, config.Setting]) -> None:
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     """What of the values describes the job wherever it runs, as plain JSON."""
-    names = {"script", "args", "module", *(item.name for item in fields(JobOptions))}
-    return {name: value for name, value in values.items() if name in names and value is not None}
+    names = {"script", "args", "module", "roles", *(item.name for item in fields(JobOptions))}
+    given = {name: value for name, value in values.items() if name in names and value is not None}
+    return {**given, "roles": os.path.abspath(given["roles"])} if "roles" in given else given
 
 
 def of(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import distlaunch
+from launcher.service import request
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,3 +29,16 @@ def test_a_run_file_takes_the_place_of_a_script(tmp_path: Path, monkeypatch: pyt
 def test_without_a_script_and_without_roles_nothing_starts(tmp_path: Path) -> None:
     with pytest.raises(distlaunch.SpecError, match="no script given"):
         distlaunch.submit(runs_dir=tmp_path / "runs")
+
+
+def test_what_was_asked_for_can_be_asked_for_again_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `move` does, from the run's record."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").touch()
+    (tmp_path / "run.toml").write_text('[roles.one]\nnodes = 1\nscript = "a.py"\n', encoding="utf-8")
+
+    first = request.resolve("local", {"script": None, "roles": "run.toml", "detach": True})
+    again = request.resolve("local", {**first.given, "detach": True})
+
+    assert [role.name for role in again.job.roles] == ["one"]
+    assert again.job.command == first.job.command == ("a.py",)

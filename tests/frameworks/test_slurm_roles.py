@@ -36,19 +36,8 @@ def test_an_mpi_of_the_second_component_adds_up_its_own_ranks(on_slurm: Place, n
     prefix = ready(BY_NAME[name].packages).prefix
     file = on_slurm.cli.write("run.toml", FILE)
 
-    done = on_slurm.other(
-        *(
-            "slurm",
-            "--gres",
-            "none",
-            "--python",
-            str(prefix / "bin/python"),
-            "--log-ranks",
-            "all",
-            "--roles",
-            str(file),
-        )
-    )
+    options = ("--gres=none", f"--python={prefix / 'bin/python'}", "--log-ranks=all", f"--roles={file}")
+    done = on_slurm.other("slurm", *options)
 
     assert done.exit_code == 0, done.stderr
     told = [(int(node), int(rank), text) for node, rank, text in LINE.findall(done.stdout)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import List
 
-from ._contract import Contract, Member, Variable
+from ._contract import Contract, Member, Variable, with_port
 from .env import of_place
 
 _LIKE_MPI = "JAX reads it as Open MPI's: it has no variable of its own for that"
@@ -24,12 +24,12 @@ class Jax(Contract):
     def variables(self, member: Member) -> List[Variable]:
         """The coordinator, the ranks, and the devices of the process."""
         group, ranks = member.group, member.ranks
-        address = f"[{group.master_addr}]" if ":" in group.master_addr else group.master_addr
-        scheme, port = "tcp6" if ":" in group.master_addr else "tcp", group.master_port
+        where = with_port(group.master_addr, group.master_port)
+        scheme = "tcp6" if ":" in group.master_addr else "tcp"
         found = [
             *of_place(member),
-            Variable("JAX_COORDINATOR_ADDRESS", f"{address}:{port}", "rank 0 serves it, on a free port of node 0"),
-            Variable("OMPI_MCA_orte_hnp_uri", f"0.0;{scheme}://{address}:{port}", "JAX detects a cluster by it"),
+            Variable("JAX_COORDINATOR_ADDRESS", where, "rank 0 serves it, on a free port of node 0"),
+            Variable("OMPI_MCA_orte_hnp_uri", f"0.0;{scheme}://{where}", "JAX detects a cluster by it"),
             Variable("OMPI_COMM_WORLD_SIZE", str(ranks.world_size), _LIKE_MPI),
             Variable("OMPI_COMM_WORLD_RANK", str(ranks.rank), _LIKE_MPI),
             Variable("OMPI_COMM_WORLD_LOCAL_RANK", str(ranks.local_rank), _LIKE_MPI),
