@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.agent.system.natural_order import natural
+from launcher.backends.ansible import ahead
 from launcher.backends.ansible.ansible_config import check_inventory
 from launcher.errors import BackendUnavailableError, SpecError
 from launcher.spec import parse_workers
@@ -96,6 +97,7 @@ def files(given: Sequence[str], cwd: str) -> list[str]:
 def hosts(inventory: Sequence[str], limit: str, env: Mapping[str, str], exclude: str = "") -> list[Host]:
     """All hosts that match, by `distlaunch_rank` if they have it, else in natural order. Raises `SpecError`."""
     argv = [program("ansible-inventory"), "--list"]
+    env = ahead.start(argv[0], {**os.environ, **env, **_STRICT})
     argv += [part for source in inventory for part in ("--inventory", source)]
     argv += ["--limit", limit] if limit else []
     if limit.startswith("@"):
@@ -103,7 +105,7 @@ def hosts(inventory: Sequence[str], limit: str, env: Mapping[str, str], exclude:
             input_file.check(os.path.expanduser(limit[1:]))
         except OSError as error:
             raise SpecError(f"limit {limit!r} cannot be read: {error.strerror}") from error
-    done = proc.run(argv, timeout_s=_INVENTORY_S, env={**os.environ, **env, **_STRICT})
+    done = proc.run(ahead.words(argv), timeout_s=_INVENTORY_S, env=env)
     said = done.stderr.strip()
     shown = ", ".join(inventory) or "of ansible.cfg"
     if done.returncode:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.agent.secret_files import FUNCTION_FILE
+from launcher.backends.ansible import ahead
 from launcher.backends.ansible.inventory import program
 from launcher.backends.ansible.progress import Progress
 from launcher.errors import BackendUnavailableError, CommandError
@@ -157,6 +158,7 @@ class Playbook:
                 ) from error
             raise
         finally:
+            ahead.end()
             self.follow()
             self._tidy()
         self._progress.finish(self.answers)
@@ -192,7 +194,7 @@ class Playbook:
             file = self._directory / "secrets.json"
             storage.write_whole(file, storage.encode_json(dict(secrets)), mode=0o600)
             variables["distlaunch_secrets_file"] = str(file)
-        return init_runner(
+        runner = init_runner(
             private_data_dir=str(self._directory),
             playbook=self._name,
             quiet=True,
@@ -202,6 +204,8 @@ class Playbook:
             event_handler=self._event,
             cancel_callback=lambda: self._cancelled,
         )
+        runner.config.command = ahead.words(runner.config.command)
+        return runner
 
     def _tidy(self) -> None:
         """Keep only Ansible's log: its other files may hold more than the user wants to keep."""

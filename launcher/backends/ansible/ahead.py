@@ -1,0 +1,113 @@
+"""Imports Ansible once for the two programs of a launch, ansible-inventory and ansible-playbook, ahead of both.
+
+Most of their time is the import of Ansible. `ahead_server.py` imports it and forks for each of them; `ahead_client.py`
+is started in their place, and lends the fork its files, variables and working directory. If anything would differ from
+a program of its own, above all a setting of Ansible's, the client becomes that program instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+IDLE_S = 60.0
+"""The server exits if no program is started within this time."""
+
+_HERE = Path(__file__).parent
+_WAITING = 8
+
+
+class Ahead:
+    """An interpreter that imports Ansible. It exits when this process does."""
+
+    def __init__(self, python: str, env: Mapping[str, str]) -> None:
+        """`env`: the variables with which Ansible reads its settings."""
+        self.address = f"distlaunch-{os.getpid()}-{secrets.token_hex(8)}"  # in Linux's abstract namespace
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+            listening.bind("\0" + self.address)
+            listening.listen(_WAITING)
+            self._process = subprocess.Popen(
+                [python, str(_HERE / "ahead_server.py"), str(listening.fileno()), str(IDLE_S)],
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(env),
+                pass_fds=[listening.fileno()], start_new_session=True, cwd="/",
+            )  # fmt: skip
+
+    def words(self, argv: Sequence[str]) -> list[str]:
+        """The command that runs one of Ansible's programs in a fork of the interpreter."""
+        return [sys.executable, "-IS", str(_HERE / "ahead_client.py"), self.address, *argv]
+
+    def close(self) -> None:
+        """Let the server exit. Programs that it has started continue."""
+        assert self._process.stdin
+        self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=1.0)
+
+
+_now: Ahead | None = None
+_lock = threading.Lock()
+
+
+def start(program: str, env: Mapping[str, str]) -> dict[str, str]:
+    """Start the import for programs with these variables, if it can be seen which Python runs `program`.
+
+    Returns the variables with those that ansible-runner adds, which `program` is to have then.
+    """
+    global _now
+    python = _python_of(program)
+    runner = find_spec("ansible_runner")
+    if not (python and runner and runner.origin):
+        return dict(env)
+    whole = {**env, **_of_runner(env, Path(runner.origin).parent)}
+    made = Ahead(python, whole)
+    with _lock:
+        _now, before = made, _now
+    if before:
+        before.close()
+    return whole
+
+
+def words(argv: Sequence[str]) -> list[str]:
+    """`argv`, one of Ansible's programs; in a fork of the interpreter that has imported Ansible, if there is one."""
+    with _lock:
+        return _now.words(argv) if _now else list(argv)
+
+
+def end() -> None:
+    """Let the interpreter exit, once no further program is needed."""
+    global _now
+    with _lock:
+        ended, _now = _now, None
+    if ended:
+        ended.close()
+
+
+def _python_of(program: str) -> str:
+    """The interpreter that the program's first line names; empty if it is anything else."""
+    with open(program, "rb") as file:
+        first = file.readline(256)
+    words = os.fsdecode(first.removeprefix(b"#!")).split()
+    named = words[0] if first.startswith(b"#!") and len(words) == 1 else ""
+    return named if os.path.basename(named).startswith("python") and os.access(named, os.X_OK) else ""
+
+
+def _of_runner(env: Mapping[str, str], package: Path) -> dict[str, str]:
+    """The settings that ansible-runner adds. If another version adds others, the import is not used."""
+    callbacks = [env.get("ANSIBLE_CALLBACK_PLUGINS"), str(package / "display_callback" / "callback")]
+    return {
+        "ANSIBLE_CALLBACK_PLUGINS": ":".join(filter(None, callbacks)),
+        "ANSIBLE_STDOUT_CALLBACK": "awx_display",
+        "ANSIBLE_RETRY_FILES_ENABLED": "False",
+        "ANSIBLE_CACHE_PLUGIN": "jsonfile",
+    }

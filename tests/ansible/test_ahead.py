@@ -1,0 +1,117 @@
+"""Ansible is imported once for the programs of a launch, and they do what each would do by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from launcher.backends.ansible import ahead, playbook
+from launcher.backends.ansible import ansible_config as config
+from launcher.backends.ansible.inventory import program
+from testbed import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _ends() -> Iterator[None]:
+    yield
+    ahead.end()
+
+
+def _run(argv: Sequence[str], env: Mapping[str, str]) -> tuple[int, str, str]:
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def _own(directory: Path, name: str) -> dict[str, str]:
+    """Variables by which a program of that name is one of ours, which only prints a word."""
+    file = directory / name
+    file.write_text("#!/bin/sh\necho its own process\n")
+    file.chmod(0o755)
+    return {**os.environ, "PATH": f"{directory}:{os.environ['PATH']}"}
+
+
+def test_an_inventory_is_read_as_by_the_program_itself(tmp_path: Path) -> None:
+    (tmp_path / "good.ini").write_text("[all]\nh[1:3] distlaunch_rank=1\n[all:vars]\ncolour=ünl\n")
+    (tmp_path / "bad.yml").write_text("all: [unclosed\n")
+    env = {**os.environ, "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1"}
+    env = ahead.start(program("ansible-inventory"), env)
+    for file, code in (("good.ini", 0), ("bad.yml", 1)):
+        argv = [program("ansible-inventory"), "--list", "-i", str(tmp_path / file)]
+        forked, own = _run(ahead.words(argv), env), _run(argv, env)
+        assert ahead.words(argv) != argv
+        assert forked == own
+        assert bool(forked[0]) == bool(code)
+
+
+def test_a_program_whose_settings_differ_is_started_by_itself(tmp_path: Path) -> None:
+    env = _own(tmp_path, "ansible-inventory")
+    env = ahead.start(program("ansible-inventory"), env)
+    argv = ahead.words(["ansible-inventory", "--list", "-i", "h1,"])
+    assert json.loads(_run(argv, env)[1])["ungrouped"]["hosts"] == ["h1"], "in a fork, which looks for no program"
+    assert _run(argv, {**env, "ANSIBLE_TIMEOUT": "7"})[1] == "its own process\n"
+    ahead.end()
+    assert _run(argv, env)[1] == "its own process\n"
+
+
+def test_an_ansible_of_an_interpreter_that_cannot_be_seen_is_started_as_always(tmp_path: Path) -> None:
+    _own(tmp_path, "ansible-inventory")
+    assert ahead.start(str(tmp_path / "ansible-inventory"), {"A": "b"}) == {"A": "b"}
+    assert ahead.words(["ansible-inventory", "x"]) == ["ansible-inventory", "x"]
+
+
+def test_a_program_that_is_killed_ends_in_its_fork_too(tmp_path: Path) -> None:
+    slow = tmp_path / "slow.sh"
+    slow.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 300\n")
+    slow.chmod(0o755)
+    env = ahead.start(program("ansible-inventory"), os.environ)
+    with subprocess.Popen(ahead.words(["ansible-inventory", "--list", "-i", str(slow)]), env=env) as client:
+        wait_until("the inventory to be read", lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+        client.kill()
+    pid = int((tmp_path / "pid").read_text())
+    wait_until("the fork's program to be ended", lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_the_interpreter_does_not_outlive_a_launcher_that_is_killed() -> None:
+    code = (
+        "import os, time; from launcher.backends.ansible import ahead, inventory\n"
+        "ahead.start(inventory.program('ansible-inventory'), os.environ)\n"
+        "print(ahead._now._process.pid, flush=True); time.sleep(300)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout
+        pid = int(launcher.stdout.readline())
+        assert Path(f"/proc/{pid}").exists()
+        launcher.send_signal(signal.SIGKILL)
+    wait_until("the interpreter to exit", lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_a_playbook_of_the_runner_runs_in_a_fork_with_its_own_settings(tmp_path: Path) -> None:
+    settings = {**config.variables(["h1,"], str(tmp_path), 1), "ANSIBLE_SSH_CONTROL_PATH_DIR": str(tmp_path / "run/c")}
+    forks = {**settings, "ANSIBLE_FORKS": "3"}
+    playbook.write_directory(tmp_path, playbook.directory_texts(["h1,"], forks, {"word": "given"}), {})
+    (tmp_path / "project/who.yml").write_text(
+        """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - debug:
+        msg: "{{ word }}, {{ ansible_forks }} forks of {{ lookup('pipe', 'cat /proc/$PPID/cmdline') }}"
+"""
+    )
+    ahead.start(program("ansible-inventory"), {**os.environ, **settings})
+    playbook.Playbook(tmp_path, "who.yml", shows=False).run({})
+    log = (tmp_path / "ansible.log").read_text()
+    assert "given, 3 forks of " in log
+    assert "ahead_server.py" in log
