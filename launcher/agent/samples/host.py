@@ -56,9 +56,7 @@ class Host:
         return Counters(time.monotonic(), _busy_s(), received, sent, into, out)
 
 
-def _rate(
-    now: _Number, before: _Number, passed_s: float, digits: Optional[int] = None
-) -> Optional[float]:
+def _rate(now: _Number, before: _Number, passed_s: float, digits: Optional[int] = None) -> Optional[float]:
     """Per second; None if it is not known. A counter that was reset has no rate below zero."""
     return None if now is None or before is None else round(max(0.0, now - before) / passed_s, digits)
 

@@ -77,7 +77,7 @@ class Trees:
         else:
             passed, spent_before = _uptime() - root.start / _TICKS, 0.0
         self._cpu_s[pid] = spent
-        busy = max(0.0, spent - spent_before) / max(passed, 0.1)  # a child that nobody waited for takes its time along
+        busy = max(0.0, spent - spent_before) / max(passed, 0.1)  # a child that no one waited for takes its time along
         return Use(busy, sum(process.memory_bytes for process in tree), root.state)
 
     def _look(self, workers: List[int], now: float) -> Dict[int, Process]:
