@@ -69,7 +69,10 @@ class Pulse:
             self._write(self._made().last(self._ranks()))
 
     def _write(self, fields: Dict[str, Any]) -> None:
-        self._out.event("warning" if "message" in fields else "sample", **fields)
+        if "message" in fields:
+            self._out.event("warning", **fields)
+        else:
+            self._out.event("sample", **fields)
 
     def _has_told(self, worker: Worker) -> bool:
         name = progress_file(worker.about["round"], worker.about["local_rank"])
