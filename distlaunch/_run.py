@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from distlaunch._events import Event, WorkerLine
     from launcher.results.files import Fetched
     from launcher.results.run import RunState, Status
+    from launcher.results.top import Top
 
 T = TypeVar("T")
 
@@ -84,6 +85,13 @@ class Run:
         """All that is known about it now, node by node: the `result` of `distlaunch status --output json`."""
         record = directories.again(self._record)
         return listing.whole(record, observe.state_of(record))
+
+    @quiet
+    def top(self) -> Top:
+        """Its nodes and ranks now, the odd first: the `result` of `distlaunch top RUN --output json`."""
+        from launcher.service import top  # few scripts watch a run
+
+        return top.once(directories.again(self._record))
 
     @property
     def state(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from launcher.results import cluster, files, race, run
+from launcher.results import cluster, files, race, run, top
 
 
 class Error(TypedDict):
@@ -40,6 +40,7 @@ LAUNCH: tuple[type, ...] = (run.Followed, run.Started, cluster.Planned)
 COMMANDS: dict[str, tuple[type, ...]] = {
     "run": LAUNCH,
     "status": (run.Status,),
+    "top": (top.Top, top.Tops),
     "ls": (run.Runs, run.ClusterRuns),
     "logs": (),
     "attach": (run.Followed, run.Started),

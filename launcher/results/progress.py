@@ -12,7 +12,7 @@ class Progress(TypedDict):
     """The lowest of all ranks that tell one."""
 
     steps: int | None
-    """The total; null if none was told."""
+    """The total; null without one."""
 
     loss: float | None
     """Of the first rank that tells one."""

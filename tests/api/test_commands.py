@@ -126,6 +126,14 @@ def status(here: Path) -> None:
     assert result_of(here, "status", run) == distlaunch.get(run).status()
 
 
+def top(here: Path) -> None:
+    run = ended(here, "fail")
+    theirs, ours = result_of(here, "top", run), distlaunch.get(run).top()
+    for each in (*theirs["nodes"], *ours["nodes"]):
+        assert each.pop("silent_s") > 0
+    assert theirs == ours
+
+
 def logs(here: Path) -> None:
     run = ended(here)
     done = Cli(here)("logs", run, "--rank", "1")
@@ -270,6 +278,7 @@ CALLS: dict[str, Callable[[Path], None]] = {
     "run": runs_on,
     "ls": ls,
     "status": status,
+    "top": top,
     "logs": logs,
     "attach": attach,
     "wait": wait,

@@ -32,5 +32,5 @@ class ProgressFile:
         try:
             with open(self._path, "w", encoding="ascii") as file:
                 file.write(f"step={step}/{steps}{loss}\n")
-        except OSError:  # training goes on without
+        except OSError:  # training continues without
             self._path = None
