@@ -30,6 +30,7 @@ SMALLEST = {
     "sync.py": ("--rounds", "1", "--steps", "4", "--batch-size", "2", "--side", "32", "--ways", "average-gradients"),
     "restart.py": ("--runs", "1", "--torchrun-runs", "1", "--limit", "90"),
     "k8s_follow.py": ("--pods", "4", "--lines", "20"),
+    "watching.py": ("--seconds", "2", "--nodes", "2", "--ranks", "2"),
     "before_after.py": (str(ROOT), "--rounds", "1", "--workers", "1", "--no-warm-up", "--only", "cli,start"),
 }
 SMALLEST_ON_CLUSTERS = {
@@ -51,6 +52,7 @@ COMPARED = {
     "sync.py": ("`ddp`", "`average-gradients`"),
     "restart.py": ("distlaunch / torchrun",),
     "k8s_follow.py": ('"pods": 4', '"whole": true'),
+    "watching.py": ("top ", "samples "),
     "before_after.py": ("| distlaunch ls |", "| start, as torchrun, 1 workers |"),
     "slurm.py": (
         "distlaunch --detach / submitit, cpu ratio",
