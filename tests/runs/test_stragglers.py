@@ -38,10 +38,8 @@ def nodes(of: Callable[[int, int], dict[str, Any]], *, ranks: int = 4, count: in
 def steps(rank: int, number: int, step_s: float, jitter_s: float = 0.0) -> dict[str, Any]:
     """A rank that needs that long for a step; it tells some of them later, by up to the jitter."""
     step = int(number * 10 / step_s)
-    return {
-        "rank_step": step,
-        "rank_time": 1000.0 + step * step_s + jitter_s * random.Random(100 * rank + number).random() + rank * 0.001,
-    }
+    late_s = rank * 0.001 + jitter_s * random.Random(100 * rank + number).random()
+    return {"rank_step": step, "rank_time": 1000.0 + step * step_s + late_s}
 
 
 def test_a_rank_that_takes_longer_for_its_steps_is_named_with_its_source() -> None:
