@@ -134,17 +134,20 @@ def write(run: Path, nodes: int, ranks: int, over: threading.Event) -> None:
     for node, path in enumerate(paths):
         path.mkdir(parents=True, exist_ok=True)
         own = list(range(node * ranks, node * ranks + ranks))
-        begin = [{"event": "agent_started", "host": f"n{node}", "pid": 1}, {"event": "rendezvous", "ranks": own}]
+        begin: list[dict[str, Any]] = [
+            {"event": "agent_started", "host": f"n{node}", "pid": 1},
+            {"event": "rendezvous", "ranks": own},
+        ]
         begin += [{"event": "worker_started", "rank": rank, "pid": rank} for rank in own]
         text = "".join(line({**event, "time": time.time(), "node": node}) for event in begin)
         (path / "stream").write_text(text, encoding="ascii")
     second = 0
     while not over.wait(1.0):
         for node, path in enumerate(paths):
-            own = range(node * ranks, node * ranks + ranks)
+            own = list(range(node * ranks, node * ranks + ranks))
             text = "".join(f"{node}.{rank}| step {second}, loss {1 / (second + 1):.4f}\n" for rank in own)
             if second % _SAMPLE_S == node % _SAMPLE_S:
-                text += line(sample(node, list(own), second))
+                text += line(sample(node, own, second))
             with (path / "stream").open("a", encoding="ascii") as file:
                 file.write(text)
         second += 1

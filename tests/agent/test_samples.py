@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher.agent.protocol import Event
+from launcher.agent.stream import plain
 from launcher.runs import events
 from launcher.runs.samples import Decoder
 
@@ -131,6 +132,27 @@ wait("go")
     assert (whole["whole"], rarely & set(whole), rarely & set(later[0])) == (True, rarely, set())
     assert samples_of(run)[1].cpus == os.cpu_count()
     assert samples_of(run)[1].ranks[0].steps == 5
+
+
+def test_in_a_log_for_people_there_are_fewer_samples_and_they_are_restored(agents: Runner) -> None:
+    script = f"""{WAIT}
+print("::distlaunch progress step=1/2 loss=-0.5")
+wait("go")
+"""
+    run = agents.start(script, str(agents.directory), samples=1, request={"plain_stream": True})
+    stream = run.directory / "nodes/0/stream"
+    run.until(lambda: stream.read_bytes().count(b"distlaunch: sample ") == 2)
+    (agents.directory / "go").touch()
+    run.wait()
+
+    decoder, times = Decoder(), []
+    for line in stream.read_bytes().splitlines():
+        record = events.record(plain.decode(line, 0))
+        if isinstance(record, Event) and decoder.add(record) and (now := decoder.now):
+            times.append(now.time)
+            assert [(rank.rank, rank.step, rank.steps, rank.loss) for rank in now.ranks] == [(0, 1, 2, -0.5)]
+    assert len(times) == 3, "the last one is that at the end"
+    assert times[1] - times[0] > 2.5, "three times the interval"
 
 
 @pytest.mark.parametrize("missing", [1, 2])
