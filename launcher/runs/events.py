@@ -61,6 +61,28 @@ def _threads(value: object) -> bool:
     )
 
 
+def _stack_groups(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(one, dict)
+        and set(one) == {"ranks", "frames", "threads", "state"}
+        and _counts(one["ranks"])
+        and (one["state"] is None or _text(one["state"]))
+        and isinstance(one["threads"], list)
+        and all(map(_frames, [one["frames"], *one["threads"]]))
+        for one in value
+    )
+
+
+def _frames(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(frame, dict)
+        and set(frame) - {"text"} == {"function", "file", "line"}
+        and _count(frame["line"])
+        and all(_text(text) for name, text in frame.items() if name != "line")
+        for frame in value
+    )
+
+
 def _named(*kinds: tuple[str, Callable[[Any], bool]]) -> dict[str, Callable[[Any], bool]]:
     return {name: kind for names, kind in kinds for name in names.split()}
 
@@ -85,6 +107,7 @@ _KINDS = _named(
     ("variables", _variables),
     ("threads", _threads),
     ("cause", lambda value: isinstance(value, dict)),
+    ("groups", _stack_groups),
     ("early keyboard", lambda value: isinstance(value, bool)),
 )
 """Fields in docs/agent-stream.md that the launcher relies on."""
