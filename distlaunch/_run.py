@@ -16,6 +16,7 @@ from launcher.service import cancel as ending
 from launcher.service import fetch as fetching
 from launcher.service import logs as streams
 from launcher.service import move as moving
+from launcher.service import stacks as looking
 from launcher.service.selection import Selection
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from distlaunch._events import Event, WorkerLine
     from launcher.results.files import Fetched
     from launcher.results.run import RunState, Status
+    from launcher.results.stacks import Stacks
     from launcher.results.top import Top
 
 T = TypeVar("T")
@@ -167,6 +169,11 @@ class Run:
         if record.handle is None or record.result is not None:
             raise RequestError(f"{self.id} does not run", hint=f"distlaunch status {self.id}")
         observe.backend_of(record).signal(record.handle, int(signum))
+
+    @quiet
+    def stacks(self, *, rank: int | str | Iterable[int] | None = None) -> Stacks:
+        """Where its ranks are now: the `result` of `distlaunch stacks`. `rank` as in `logs`."""
+        return looking.take(directories.again(self._record), _events.ranks(rank))
 
     @quiet
     def requeue(self) -> int:

@@ -180,9 +180,10 @@ class Signal(TypedDict, total=False):
 
 
 class AgentToServer(Signal, total=False):
-    """`setup` comes first, on node 0 with its listening socket."""
+    """`setup` comes first, on node 0 with its listening socket. `stacks`: ask all workers for theirs."""
 
     setup: ServerSetup
+    stacks: bool
     quit: bool
 
 
@@ -252,7 +253,6 @@ class GroupToAgent(TypedDict, total=False):
     """The last message is `ended` or `broken`."""
 
     ended: Result
-
     event: str
     fields: Json
     ask_cause: List[int]

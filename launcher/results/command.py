@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from launcher.results import cluster, files, race, run, top
+from launcher.results import cluster, files, race, run, stacks, top
 
 
 class Error(TypedDict):
@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[type, ...]] = {
     "top": (top.Top, top.Tops),
     "ls": (run.Runs, run.ClusterRuns),
     "logs": (),
+    "stacks": (stacks.Stacks,),
     "attach": (run.Followed, run.Started),
     "wait": (run.Waited,),
     "shell": (),

@@ -66,6 +66,28 @@ def _threads(value: object) -> bool:
     )
 
 
+def _stack_groups(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(one, dict)
+        and set(one) == {"ranks", "frames", "threads", "state"}
+        and _counts(one["ranks"])
+        and (one["state"] is None or _text(one["state"]))
+        and isinstance(one["threads"], list)
+        and all(map(_frames, [one["frames"], *one["threads"]]))
+        for one in value
+    )
+
+
+def _frames(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(frame, dict)
+        and set(frame) - {"text"} == {"function", "file", "line"}
+        and _count(frame["line"])
+        and all(_text(text) for name, text in frame.items() if name != "line")
+        for frame in value
+    )
+
+
 def _named(*kinds: tuple[str, Callable[[Any], bool]]) -> dict[str, Callable[[Any], bool]]:
     return {name: kind for names, kind in kinds for name in names.split()}
 
@@ -95,6 +117,7 @@ _KINDS = _named(
     ("gpu_use gpu_memory_mib gpu_memory_total_mib gpu_power_w", _column(numbers.is_number)),
     ("rank_cpu rank_memory_mib rank_lines rank_step rank_steps rank_loss rank_time", _column(numbers.is_number)),
     ("rank_state", _column(_text)),
+    ("groups", _stack_groups),
     ("early keyboard whole", lambda value: isinstance(value, bool)),
 )
 """Fields in docs/agent-stream.md that the launcher relies on."""

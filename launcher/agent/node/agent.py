@@ -25,6 +25,7 @@ from .outcome import Outcome
 from .output import Output
 from .place import Place
 from .pulse import Pulse
+from .stacks import Stacks
 from .stopping import Stopping
 from .stops import Stops
 from .workers import Workers
@@ -55,13 +56,16 @@ class Node:
         out = self.out = Writer(
             stream_fd, node_rank, place.directory, job.attempt, job.log_limit_bytes, plain=job.plain_stream
         )
-        stops = self.stops = Stops(place)
+        stops = Stops(place)
         place.forget_last_attempt(with_result=bool(job.attempt) and node_rank == 0 and not stops.cancelled())
         outcome = self.outcome = Outcome(place, stops)
         server = self.server = ServerProcess(job, node_rank, forked)
         joining = self.joining = Joining(place, out)
         workers = self.workers = Workers(out, Output(place, out, self.loop.selector, server.signal_group))
-        self.stopping = Stopping(place, out, self.loop, server=server, workers=workers, outcome=outcome, stops=stops)
+        self.stacks = Stacks(place, out, server, workers)
+        self.stopping = Stopping(
+            place, out, self.loop, server=server, workers=workers, outcome=outcome, stops=stops, stacks=self.stacks
+        )
         self.messages = Messages(
             place, out, self.stderr, self.loop, server=server, joining=joining, workers=workers, outcome=outcome,
             stopping=self.stopping,
@@ -99,10 +103,10 @@ class Node:
 
     def _cancelled_meanwhile(self) -> bool:
         """Whether the run was cancelled before the scheduler started it, for example while it was queued."""
-        if not self.stops.cancelled():
+        if not self.stopping.stops.cancelled():
             return False
         self.out.event("agent_started", version=VERSION, run=self.place.job.run, host=self.place.host, pid=os.getpid())
-        self.stops.reason, self.outcome.group_gone = Failure.CANCELLED, True
+        self.stopping.stops.reason, self.outcome.group_gone = Failure.CANCELLED, True
         return True
 
     def _begin(self) -> None:
@@ -118,7 +122,7 @@ class Node:
             self.joining.endpoint.open()
         if job.claim:
             self.joining.look_at_fabric(env)  # over SSH, the launcher waits for node 0's address
-            if place.node_rank == 0 and not Claim(place, self.out).gained(self.loop, self.stops, self.outcome):
+            if place.node_rank == 0 and not Claim(place, self.out).gained(self.loop, self.stopping.stops, self.outcome):
                 return
         request: ServerSetup = {
             "job": job._replace(function=None)._asdict(),
@@ -158,9 +162,10 @@ class Node:
     def _turn(self) -> None:
         looked = self.loop.turn(self._patience())
         now = time.monotonic()
-        self.workers.output.attend(now, looked, holds=self.stops.reason is None)
+        self.workers.output.attend(now, looked, holds=self.stopping.stops.reason is None)
         self.pulse.beat(now)
         self.stopping.keep_deadlines(now)
+        self.stacks.attend()
         if not self.joining.joined:
             self._join()
         self._hear_of_end(now)
@@ -168,6 +173,7 @@ class Node:
     def _patience(self) -> float:
         now = time.monotonic()
         until = [self.pulse.patience(now), self.workers.output.patience(now), self.stopping.patience(now)]
+        until.append(self.stacks.patience())
         if not self.joining.joined:
             until.append(0.02)
         elif not self.joining.met:
@@ -202,7 +208,7 @@ class Node:
         within(_FAREWELL_S, lambda: self.joining.end(result, why), None)
         self.place.leave_project()
         self.pulse.finish()
-        holding.hold(self.place, self.out, self.stops, self.stopping.is_to_leave, result)
+        holding.hold(self.place, self.out, self.stopping.stops, self.stopping.is_to_leave, result)
         self.place.scratch.close()
         if why is not None and result == "failed":
             self.out.event("failure", cause=why)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 from launcher import output
 from launcher.cli.parameters import OnOption, OutputOption, argument, complete_run
-from launcher.console import live_line, progress_text, top_screen, top_table
+from launcher.console import live_line, progress_text, stack_lines, top_screen, top_table
 from launcher.console.top_view import NO_SAMPLES, View
 from launcher.errors import LaunchError
-from launcher.service import cancel, finding, observe
+from launcher.service import cancel, finding, observe, stacks
 from launcher.service import top as service
 
 if TYPE_CHECKING:
@@ -108,6 +108,8 @@ def _watch(watch: Watch) -> None:
 def _obey(action: Action, watch: Watch, view: View) -> None:
     if action == "cancel":
         view.message = _said(lambda: f"cancelled: {cancel.cancel(watch.run, wait=False)['state']}")
+    elif action == "stacks":
+        view.show(_said(lambda: "\n".join(stack_lines.lines(stacks.take(watch.run), whole=False))))
 
 
 def _said(do: Callable[[], str]) -> str:
