@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from distlaunch import _events
 from distlaunch._events import CauseKnown, StateChanged
-from distlaunch._messages import logged, quiet
+from distlaunch._messages import logged, quiet, told
 from distlaunch._result import Result
 from launcher.errors import RequestError
 from launcher.runs import directories, records
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from launcher.results.run import RunState, Status
     from launcher.results.stacks import Stacks
     from launcher.results.top import Top
-
-T = TypeVar("T")
 
 _POLL_S = 0.05
 
@@ -134,7 +132,7 @@ class Run:
         with logged():
             record = streams.readable(directories.again(self._record), follow=follow)
         known = None
-        for event in _told(_events.of_streams(record, follow=follow)):
+        for event in told(_events.of_streams(record, follow=follow)):
             known = event.cause if isinstance(event, CauseKnown) else known
             yield event
         result = self.wait() if follow else self.result
@@ -151,7 +149,7 @@ class Run:
             record = streams.readable(directories.again(self._record), follow=follow)
         if node is not None and not 0 <= node < len(record.hosts):
             raise RequestError(f"{self.id} has no node {node}", hint=f"nodes: 0 to {len(record.hosts) - 1}")
-        yield from _told(_events.lines(record, _events.ranks(rank), node, follow=follow))
+        yield from told(_events.lines(record, _events.ranks(rank), node, follow=follow))
 
     @quiet
     def cancel(self, *, force: bool = False, wait: bool = True) -> Result | None:
@@ -293,14 +291,3 @@ def prune(
 
 def _root(runs_dir: str | os.PathLike[str] | None) -> Path:
     return observe.runs_root(None if runs_dir is None else str(runs_dir))
-
-
-def _told(found: Iterator[T]) -> Iterator[T]:
-    """The same items, with messages logged while the next one is fetched."""
-    while True:
-        with logged():
-            try:
-                each = next(found)
-            except StopIteration:
-                return
-        yield each
