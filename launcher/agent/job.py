@@ -17,7 +17,7 @@ LOOPBACK = "127.0.0.1"
 _BESIDE = ("key", "function")
 _IF_SET = (
     *("output_dir", "project", "hold_s", "hold_node", "debug", "terminal", "array", "may_move", "plain_stream"),
-    *("claim", "contract", "ps", "roles"),
+    *("claim", "contract", "ps", "roles", "hang_after_s", "on_hang"),
 )
 """Fields that few runs set; left out of the JSON if unset."""
 
@@ -127,6 +127,12 @@ class Job(NamedTuple):
     stream_wait_s: float = 300.0
     """How long an exiting agent waits for a blocked stream: a stalled disk, or a pipe without a reader."""
 
+    hang_after_s: Optional[float] = 300.0
+    """How long all ranks may be silent before their stacks are compared; None: they never are."""
+
+    on_hang: str = "warn"
+    """What follows from a hang: `warn`, `end` or `restart`."""
+
     master_port: Optional[int] = None
     sigterm_means: str = Failure.CANCELLED
     """The result after a SIGTERM to the agent: `cancelled`, or `preempted` if the scheduler sends it."""
@@ -164,10 +170,8 @@ class Job(NamedTuple):
     terminal: Optional[LentTerminal] = None
     """The launcher's terminal and stdin, which `streams_of` divides among the workers; None: they get neither.
 
-    `rank`: the only rank that is shown, or with `interactive` the rank that has the keyboard. `stdin`: `tty`, `pipe`
-    (the launcher's stdin, through the socket), `passed` (its own descriptor, on the same host) or `null`. `stdout` and
-    `stderr`: whether they are the terminal. `size`, `modes`, `term`: those of the terminal. `very`: by stream, the path
-    of the launcher's own terminal, which all workers share.
+    `rank`: the only rank that is shown, or with `interactive` the rank that has the keyboard. The other fields are
+    those of `LentTerminal`; `very` is, by stream, the path of the launcher's own terminal, which all workers share.
     """
 
     key: str = ""

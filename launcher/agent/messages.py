@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Literal, Optional, Tuple, TypedDict
 
+from . import hang_messages
 from .channel import Channel
 
 Json = Dict[str, Any]
@@ -87,7 +88,6 @@ class Verdict(_Published, total=False):
     cause: Cause
     message: str
     """Of a lost node."""
-
     time: float
     secondary: bool
     stop: str
@@ -249,7 +249,7 @@ class Result(TypedDict, total=False):
     time: float
 
 
-class GroupToAgent(TypedDict, total=False):
+class GroupToAgent(hang_messages.GroupToAgent, total=False):
     """The last message is `ended` or `broken`."""
 
     ended: Result
@@ -268,7 +268,7 @@ class GroupToAgent(TypedDict, total=False):
     """With `broken`."""
 
 
-class AgentToGroup(TypedDict, total=False):
+class AgentToGroup(hang_messages.AgentToGroup, total=False):
     """`endpoint` and `cause` are replies; `stop` and `ends` come at any time."""
 
     endpoint: Tuple[str, int]

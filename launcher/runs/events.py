@@ -96,12 +96,12 @@ _CAUSE = _named(
     ("secondary", lambda value: isinstance(value, bool)),
 )
 _KINDS = _named(
-    ("run host python cwd output_dir after what reason signal result message", _text),
+    ("run host python cwd output_dir after what reason signal result message action", _text),
     ("master_addr data path contract role", _text),
     ("node attempt version pid round restarts max_restarts nodes world_size master_port rank local_rank", _count),
     ("workers lines total lines_lost part parts cpus all_nodes", _count),
-    ("ranks", _counts),
-    ("time limit_s deadline duration_s", numbers.is_number),
+    ("ranks odd", _counts),
+    ("time silent_s limit_s deadline duration_s", numbers.is_number),
     ("exit_code", _code),
     ("interfaces notes", lambda value: isinstance(value, list) and all(map(_text, value))),
     ("variables", _variables),

@@ -8,7 +8,8 @@ from launcher import backends
 from launcher.payload import credentials
 from launcher.service.request import check_job, warn_of_variables
 from launcher.settings import checks, config
-from launcher.settings.options import JobOptions, SharedOptions
+from launcher.settings.options import JobOptions
+from launcher.settings.shared_options import SharedOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

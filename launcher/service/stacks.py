@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _LIMIT_S = 20.0
 """How long all nodes may take: an agent needs up to 2 s, 7 s with py-spy, and may be reached by ssh or kubectl."""
 
-_READ_S = 0.05
+_READ_S, _AGAIN_S = 0.05, 4.0
 
 
 def wanted(text: str | None) -> Wanted | None:
@@ -85,7 +85,9 @@ class _Answers:
         self.groups: dict[int, list[Stack]] = {}
         """By node."""
 
-        self._request = Question(partial(self._backend.signal, handle, self._backend.asks_for_stacks), "stacks")
+        self._ask = partial(self._backend.signal, handle, self._backend.asks_for_stacks)
+        self._request = Question(self._ask, "stacks")
+        self._again_at = time.monotonic() + _AGAIN_S
 
     def wait(self, limit_s: float) -> None:
         """Wait until all nodes have answered that run, at most this long. Raises the error of a failed request."""
@@ -97,6 +99,8 @@ class _Answers:
                         self._hear(chunk.node, chunk.data)
                 if self._request.answered(0.0):
                     self._request.answer()
+                    if time.monotonic() > self._again_at:  # an agent that was just starting heard nothing
+                        self._request, self._again_at = Question(self._ask, "stacks"), time.monotonic() + _AGAIN_S
         finally:
             self._stream.close()
 

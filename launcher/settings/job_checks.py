@@ -7,10 +7,15 @@ import re
 from typing import TYPE_CHECKING
 
 from launcher.errors import SpecError
+from launcher.spec import parse_duration
 from launcher.system import names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+ON_HANG = ("warn", "end", "restart")
+_LEAST_HANG_S = 2.0
+"""Workers are looked at a few times in that time."""
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
 
@@ -22,6 +27,21 @@ def numa_binding(text: str) -> str | None:
     if text and text not in MODES:
         raise SpecError(f"numa-binding {text!r} is not known", hint=f"known: {', '.join(MODES)}")
     return text or None
+
+
+def hang_after(text: str) -> float | None:
+    """Seconds; None for `none`."""
+    seconds = None if text.strip() == "none" else parse_duration(text, "hang-after")
+    if seconds is not None and seconds < _LEAST_HANG_S:
+        raise SpecError(f"hang-after {text!r} is below {_LEAST_HANG_S:.0f}s", hint="write 10m, or none")
+    return seconds
+
+
+def on_hang(text: str) -> str:
+    """Check that the text is what may follow from a hang, and return it."""
+    if text not in ON_HANG:
+        raise SpecError(f"on-hang {text!r} is not known", hint=names.hint(text, ON_HANG))
+    return text
 
 
 def contract(text: str) -> str:

@@ -209,6 +209,20 @@ class JobOptions:
         job="log_limit_bytes",
         group="output",
     )
+    hang_after: str = option(
+        "5m",
+        metavar="DURATION|none",
+        help="Silence of all ranks after which their stacks are compared; if they hang, the odd rank is named.",
+        check=job_checks.hang_after,
+        job="hang_after_s",
+    )
+    on_hang: str = option(
+        "warn",
+        metavar="warn|end|restart",
+        help="What follows from a hang: a warning, the end of the run, or a restart as after a failure.",
+        check=job_checks.on_hang,
+        job="on_hang",
+    )
     role: str = option(
         "default", metavar="NAME", help="Value of ROLE_NAME for the workers.", check=job_checks.parse_role, job="role"
     )
@@ -275,16 +289,3 @@ class JobOptions:
         group="job",
     )
     no_python: bool = option(False, help="SCRIPT is a program, not a Python script.", executes=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedOptions:
-    """Options that several backends have in the same meaning: `[defaults]` sets them for each backend that has them.
-
-    A backend declares its own field, whose type decides which of these values it accepts.
-    """
-
-    gpus_per_node: str = option("", metavar="[TYPE:]N", help="GPUs per node; one worker each.", group="resources")
-    snapshot: bool = option(False, help="Run a copy of the working directory.", group="files")
-    project_dir: bool = option(True, help="One directory for all launches from this directory.", group="files")
-    max_requeues: int | None = option(None, metavar="N", help="Maximum restarts of the run by the scheduler.")

@@ -138,6 +138,7 @@ def of(args: argparse.Namespace, env: Mapping[str, str], *, python: str, say: Ca
         grace_s=float(_grace(args.shutdown_timeout, env)),
         rdzv_timeout_s=_seconds(conf, "timeout" if backend == "static" else "join_timeout", _JOIN_S[backend]),
         last_call_s=_seconds(conf, "last_call_timeout", 30.0),
+        hang_after_s=None,
         role=args.role,
         numa_binding=args.numa_binding or None,
         virtual_local_rank=args.virtual_local_rank,

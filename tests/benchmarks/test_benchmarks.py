@@ -29,6 +29,7 @@ SMALLEST = {
     "reach.py": ("--rounds", "1", "--nodes", "4"),
     "sync.py": ("--rounds", "1", "--steps", "4", "--batch-size", "2", "--side", "32", "--ways", "average-gradients"),
     "restart.py": ("--runs", "1", "--torchrun-runs", "1", "--limit", "90"),
+    "stacks.py": ("--rounds", "1", "--nodes", "2", "--ranks", "2"),
     "k8s_follow.py": ("--pods", "4", "--lines", "20"),
     "before_after.py": (str(ROOT), "--rounds", "1", "--workers", "1", "--no-warm-up", "--only", "cli,start"),
 }
@@ -50,6 +51,7 @@ COMPARED = {
     "reach.py": ("all pairs from one place",),
     "sync.py": ("`ddp`", "`average-gradients`"),
     "restart.py": ("distlaunch / torchrun",),
+    "stacks.py": ("stacks of 4 ranks on 2 nodes", "median"),
     "k8s_follow.py": ('"pods": 4', '"whole": true'),
     "before_after.py": ("| distlaunch ls |", "| start, as torchrun, 1 workers |"),
     "slurm.py": (

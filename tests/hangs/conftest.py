@@ -6,12 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.command import Cli
 
@@ -48,9 +48,17 @@ def hang(distlaunch: Cli) -> str:
     return str(distlaunch.write("hang.py", SCRIPT))
 
 
-@pytest.fixture
-def dead_file(tmp_path: Path) -> Iterator[str]:
+class DeadFile(NamedTuple):
     """A file that can be opened, and not read."""
+
+    path: str
+    end: Callable[[], None]
+    """Ends all waits for it, with an error."""
+
+
+@pytest.fixture
+def dead_file(tmp_path: Path) -> Iterator[DeadFile]:
+    """On a file system whose server does not answer."""
     if os.getuid() or not os.path.exists("/dev/fuse"):
         pytest.skip("only root can mount a FUSE file system")
     directory = tmp_path / "dead"
@@ -59,6 +67,6 @@ def dead_file(tmp_path: Path) -> Iterator[str]:
     with subprocess.Popen([sys.executable, server, directory], stdout=subprocess.PIPE) as process:
         assert process.stdout
         assert process.stdout.readline() == b"mounted\n"
-        yield str(directory / "file")
+        yield DeadFile(str(directory / "file"), process.kill)
         process.kill()  # ends all waits for it
     subprocess.run(["umount", "--lazy", directory], check=True)

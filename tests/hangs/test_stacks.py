@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.command import Cli
+    from tests.hangs.conftest import DeadFile
 
 LIMIT_S = 90
 
@@ -73,11 +74,11 @@ def test_the_rank_that_does_not_come_is_named(
 
 @pytest.mark.torch
 def test_a_rank_in_a_read_from_a_dead_file_system_is_shown_in_the_kernels_words(
-    distlaunch: Cli, start: Callable[..., str], hang: str, dead_file: str
+    distlaunch: Cli, start: Callable[..., str], hang: str, dead_file: DeadFile
 ) -> None:
-    run = start("--nodes", "2", "--nproc-per-node", "2", hang, dead_file)
+    run = start("--nodes", "2", "--nproc-per-node", "2", hang, dead_file.path)
 
-    until(distlaunch, run, r"does not answer: D \(disk sleep\), read of " + re.escape(dead_file) + r", in .*")
+    until(distlaunch, run, r"does not answer: D \(disk sleep\), read of " + re.escape(dead_file.path) + r", in .*")
 
 
 THREADS = """

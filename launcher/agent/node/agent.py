@@ -27,6 +27,7 @@ from .place import Place
 from .stacks import Stacks
 from .stopping import Stopping
 from .stops import Stops
+from .watchdog import Watchdog
 from .workers import Workers
 
 if TYPE_CHECKING:
@@ -61,13 +62,14 @@ class Node:
         server = self.server = ServerProcess(job, node_rank, forked)
         joining = self.joining = Joining(place, out)
         workers = self.workers = Workers(out, Output(place, out, self.loop.selector, server.signal_group))
-        self.stacks = Stacks(place, out, server, workers)
+        stacks = Stacks(place, out, server, workers)
+        self.watchdog = Watchdog(place, out, server=server, workers=workers, stacks=stacks, outcome=outcome)
         self.stopping = Stopping(
-            place, out, self.loop, server=server, workers=workers, outcome=outcome, stops=stops, stacks=self.stacks
+            place, out, self.loop, server=server, workers=workers, outcome=outcome, stops=stops, stacks=stacks
         )
         self.messages = Messages(
             place, out, self.stderr, self.loop, server=server, joining=joining, workers=workers, outcome=outcome,
-            stopping=self.stopping,
+            stopping=self.stopping, watchdog=self.watchdog,
         )  # fmt: skip
         self.heartbeat_at = time.monotonic() + job.heartbeat_s
 
@@ -167,7 +169,7 @@ class Node:
             self.out.heartbeat(len(self.workers.running()))
             self.place.use_project()
         self.stopping.keep_deadlines(now)
-        self.stacks.attend()
+        self.watchdog.attend(now)
         if not self.joining.joined:
             self._join()
         self._hear_of_end(now)
@@ -175,7 +177,7 @@ class Node:
     def _patience(self) -> float:
         now = time.monotonic()
         until = [self.heartbeat_at - now, self.workers.output.patience(now), self.stopping.patience(now)]
-        until.append(self.stacks.patience())
+        until.append(self.watchdog.patience(now))
         if not self.joining.joined:
             until.append(0.02)
         elif not self.joining.met:

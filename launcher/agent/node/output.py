@@ -31,6 +31,9 @@ class Output:
         self._terminals: Dict[int, Terminal] = {}
         """Empty if the launcher has no terminal."""
 
+        self.reads = 0
+        """How often a pipe has been read."""
+
         self._reads = True
 
     def open(self, about: StartedWorker, fds: List[int], lent: Optional[LentTerminal]) -> Dict[str, Pipe]:
@@ -120,6 +123,7 @@ class Output:
     def _read(self, pipe: Pipe) -> None:
         if self._pipes.get(pipe.fd) is not pipe:
             return
+        self.reads += 1
         pipe.read(self._out)
         if pipe.ended:
             with contextlib.suppress(KeyError):  # it was not being read

@@ -21,6 +21,12 @@ def collective(frames: Sequence[Frame]) -> str:
     return next((name for name in names if name not in _WRAPPERS), "")
 
 
+def collective_of(traceback: str) -> str:
+    """The collective that an exception left, from its traceback; empty if it is another one."""
+    names = re.findall(r'distributed_c10d\.py", line \d+, in (\w+)', traceback)
+    return next((name for name in names if name not in _WRAPPERS), "")
+
+
 def place(frames: Sequence[Frame]) -> str:
     """Where these frames are in the user's own code: `train.py:88`."""
     at = own_frame(list(frames))

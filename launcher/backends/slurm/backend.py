@@ -271,12 +271,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         if "step" in handle:
             allocation.send(self.site, handle, signum)
         else:
-            control.control(
-                self._of(handle),
-                "scancel",
-                f"--signal={signal.Signals(signum).name.removeprefix('SIG')}",
-                job_of(handle),
-            )
+            control.control(self._of(handle), "scancel", f"--signal={control.signal_word(signum)}", job_of(handle))
 
     def _jobs(self, handle: SlurmHandle | None = None) -> Queue:
         from launcher.backends.slurm import submitit

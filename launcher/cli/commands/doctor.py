@@ -38,6 +38,8 @@ _NOT_OURS: tuple[str, ...] = (
     "preload",
     "max_restarts",
     "grace",
+    "hang_after",
+    "on_hang",
     "no_python",
     "contract",
     "ps",
