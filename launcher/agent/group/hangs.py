@@ -25,6 +25,7 @@ GATHER_S = 6.0
 
 _LOOK_S, _AGAIN_S = 1.0, 30.0
 _GROWS = 2.0
+_AT_ONCE = 4
 
 
 class Hangs:
@@ -36,7 +37,7 @@ class Hangs:
 
         self._job, self._node = job, node_rank
         self._heard: queue.Queue[AgentToGroup] = queue.Queue()
-        self._answered = "0"
+        self._answered = 0
         self._quiet = False
         self._samples: List[List[Dict[str, Any]]] = []
         self._gathering: Optional[Gathering] = None
@@ -50,10 +51,10 @@ class Hangs:
         """Do what is due. `asked`: the value of `ASK`."""
         while not self._heard.empty():
             self._publish(store, self._heard.get())
-        number = (asked or b"0").decode()
-        if number != self._answered:
-            self._answered = number
-            self.send({"stacks_asked": int(number)})
+        number = int(asked or b"0")
+        for each in range(max(self._answered, number - _AT_ONCE) + 1, number + 1):  # several nodes may ask at once
+            self.send({"stacks_asked": each})
+        self._answered = max(self._answered, number)
         if self._node == 0 and self._job.hang_after_s:
             self._watch(store, time.monotonic())
 
