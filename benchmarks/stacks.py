@@ -27,7 +27,7 @@ def loads(path):
     return open(path).read()
 
 def train():
-    print("ready", flush=True)
+    os.write(1, b"ready\\n")
     if os.environ["RANK"] == os.environ["ODD"]:
         reader, writer = os.pipe()
         loads(reader)
@@ -48,7 +48,7 @@ def distlaunch(env: dict[str, str], *words: str) -> str:
 def wait_for(runs: Path, run: str, ranks: int) -> None:
     """Wait until all ranks are in their places."""
     limit = time.monotonic() + LIMIT_S
-    while sum(path.read_bytes().count(b"| ready\n") for path in runs.glob(f"{run}/nodes/*/stream")) < ranks:
+    while sum(path.read_bytes().count(b"ready\n") for path in runs.glob(f"{run}/nodes/*/stream")) < ranks:
         if time.monotonic() > limit:
             raise SystemExit(f"the ranks have not started in {LIMIT_S} s")
         time.sleep(0.5)
