@@ -48,7 +48,7 @@ def task(setup: Setup, preload: Preload, request: WorkerRequest, *, executes: bo
     )
 
     from ..stacks import dump
-    from . import hidden  # the fork server has imported it
+    from . import hidden  # the fork server has imported both
 
     def hide() -> None:
         dump.register(scratch)
