@@ -73,6 +73,7 @@ def record_of(request: Request, plan: Plan, path: Path) -> records.Run:
         command=request.job.command,
         cwd=request.job.cwd,
         given=request.given,
+        settings={key: {"value": item.value, "source": item.source} for key, item in request.settings.items()},
         nodes=str(len(plan.nodes) if request.job.all_nodes else request.job.nodes),
         workers=str(request.job.workers_per_node),
         plan={

@@ -25,7 +25,11 @@ class Pipe:
 
     def __init__(self, fd: int, node: int, rank: int, stream: str) -> None:
         self.fd = fd
+        self.rank = rank
         self.ended = False
+        self.begun = False
+        """Whether anything was read."""
+
         self.tail = Tail() if stream == STDERR else None
         """The last bytes of stderr, for the traceback in them."""
 
@@ -53,6 +57,7 @@ class Pipe:
 
     def keep(self, data: bytes, writer: Writer) -> None:
         """Process what was read; empty at the end."""
+        self.begun = self.begun or bool(data)
         if self.tail is not None:
             self.tail.add(data)
         writer.add(Item(self._tagger.feed(data), self.tag))
