@@ -11,7 +11,7 @@ from distlaunch._messages import logged, quiet
 from distlaunch._result import Result
 from launcher.errors import RequestError
 from launcher.runs import directories, records
-from launcher.service import again, finding, listing, observe, removal
+from launcher.service import again, finding, listing, observe, removal, report_file, reports
 from launcher.service import cancel as ending
 from launcher.service import fetch as fetching
 from launcher.service import logs as streams
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from distlaunch._events import Event, WorkerLine
     from launcher.results.files import Fetched
+    from launcher.results.report import Report
     from launcher.results.run import RunState, Status
 
 T = TypeVar("T")
@@ -84,6 +85,14 @@ class Run:
         """All that is known about it now, node by node: the `result` of `distlaunch status --output json`."""
         record = directories.again(self._record)
         return listing.whole(record, observe.state_of(record))
+
+    @quiet
+    def report(self, path: str | os.PathLike[str] | None = None) -> Report:
+        """The run with its history. Also writes it to a file, as HTML if its name does not end in .md or .json."""
+        found = reports.make(directories.again(self._record))
+        if path is not None:
+            report_file.write(found, report_file.format_of(None, path), path)
+        return found
 
     @property
     def state(self) -> str:

@@ -14,6 +14,7 @@ TREES = ("launcher", "distlaunch", "train", "testbed", "tests", "benchmarks")
 LAYERS = (
     {"cli", "__main__"},
     {"torchrun", "service"},
+    {"pages"},
     {"console", "doctor"},
     {"backends"},
     {"settings", "payload", "login"},

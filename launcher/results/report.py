@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from launcher.results.cluster import Setting
+from launcher.results.cluster import Setting  # noqa: TC001 - schemas are made from the types
 from launcher.results.run import Status
 
 PhaseName = Literal["queue", "agent", "import", "rendezvous", "workers", "first line"]

@@ -96,7 +96,7 @@ class History:
         """What happened, in order; the same on several nodes is one moment."""
         found: list[Moment] = []
         for (_, kind, text), (when, nodes) in self._moments.items():
-            more = f" ({len(nodes)} nodes)" if 1 < len(nodes) else ""
+            more = f" ({len(nodes)} nodes)" if len(nodes) > 1 else ""
             node = next(iter(nodes)) if len(nodes) == 1 else None
             found.append({"time": when, "node": node, "kind": kind, "text": text + more})  # type: ignore[typeddict-item]  # a `Kind`
         return sorted(found, key=lambda moment: moment["time"])
@@ -119,8 +119,8 @@ class History:
         elif len(self._moments) < _MAX_MOMENTS:
             self._moments[key] = (when, {node})
 
-    def _end_round(self, node: int, role: str, attempt: int, when: float, why: str) -> None:
-        """The latest round of the role has ended, or the latest that began on the node."""
+    def _end_round(self, role: str, attempt: int, when: float, why: str) -> None:
+        """The latest round of the role has ended."""
         keys = [key for key in self._rounds if key[0] == attempt and key[1] == role]
         if keys:
             each = self._rounds[max(keys)]
@@ -143,7 +143,7 @@ class History:
 
     def _on_restart(self, node: int, fields: dict[str, Any], attempt: int, when: float) -> None:
         why = _message(fields)
-        self._end_round(node, str(fields.get("role") or ""), attempt, when, why)
+        self._end_round(str(fields.get("role") or ""), attempt, when, why)
         count = f"restart {fields.get('restarts')} of {fields.get('max_restarts')}"
         self._note(node, attempt, "restart", f"{count}: {why}" if why else count, when)
 
@@ -162,7 +162,7 @@ class History:
     def _on_done(self, node: int, fields: dict[str, Any], attempt: int, when: float) -> None:
         result = str(fields.get("result") or "failed")
         for role in {key[1] for key in self._rounds if key[0] == attempt}:
-            self._end_round(node, role, attempt, when, _message(fields) or result)
+            self._end_round(role, attempt, when, _message(fields) or result)
         self._note(node, attempt, "end", f"ended: {result}", when)
 
 

@@ -47,7 +47,8 @@ def _slowest(nodes: Sequence[NodeStart], took: float) -> str:
     text = f"{usual:.1f} of {took:.1f} s passed {_MEANING[name]}"
     others = median(each.seconds for each in lengths[worst])
     if _is_slow(longest.seconds, others):
-        text += f"; node {longest.node} ({longest.host}) took {longest.seconds:.1f} s {_MEANING[worst]}, others {others:.1f} s"
+        text += f"; node {longest.node} ({longest.host}) took {longest.seconds:.1f} s {_MEANING[worst]}"
+        text += f", the median is {others:.1f} s"
     return text
 
 

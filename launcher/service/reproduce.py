@@ -34,12 +34,12 @@ def command(run: Run) -> str:
 def settings(run: Run) -> dict[str, Setting]:
     """All recorded settings, those that were set before the defaults; values that look like credentials are masked."""
     known = {
-        str(name): each for name, each in run.settings.items() if isinstance(each, dict) and {"value", "source"} <= {*each}
+        str(name): each
+        for name, each in run.settings.items()
+        if isinstance(each, dict) and {"value", "source"} <= {*each}
     }
     order = sorted(known, key=lambda name: (known[name]["source"] == "default", name))
-    return {
-        name: {"value": _masked(known[name]["value"]), "source": str(known[name]["source"])} for name in order
-    }
+    return {name: {"value": _masked(known[name]["value"]), "source": str(known[name]["source"])} for name in order}
 
 
 def _options(run: Run) -> Iterator[str]:

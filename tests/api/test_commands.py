@@ -132,6 +132,16 @@ def logs(here: Path) -> None:
     assert done.stdout.splitlines() == [line.text for line in distlaunch.get(run).logs(rank=1)]
 
 
+def report(here: Path) -> None:
+    run = ended(here, "fail")
+    theirs, ours = result_of(here, "report", "--format", "json", run), distlaunch.get(run).report(here / "ours.md")
+    assert theirs.pop("made") <= ours["made"]
+    assert theirs == {key: value for key, value in json.loads(json.dumps(ours)).items() if key != "made"}
+    written = result_of(here, "report", run, "-o", "theirs.md")
+    assert (written["run"], written["format"], written["path"]) == (run, "md", str(here / "theirs.md"))
+    assert (here / "theirs.md").read_text() == (here / "ours.md").read_text()
+
+
 def attach(here: Path) -> None:
     """Its lines and its end are what `events` gives."""
     run = distlaunch.submit("work.py", ["fail"], nproc_per_node=2)
@@ -271,6 +281,7 @@ CALLS: dict[str, Callable[[Path], None]] = {
     "ls": ls,
     "status": status,
     "logs": logs,
+    "report": report,
     "attach": attach,
     "wait": wait,
     "shell": shell,

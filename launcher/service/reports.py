@@ -109,13 +109,12 @@ class _Streams:
     def logs(self) -> list[RankLog]:
         """The last lines of each rank, as far as there is room; those of the first cause's rank first."""
         found = [(rank, node, lines) for node, search in self._nodes.items() for rank, lines in search.lines().items()]
-        guilty = (self._state["cause"] or {}).get("rank")
+        cause = self._state["cause"]
+        guilty = cause.get("rank") if cause else None
         found.sort(key=lambda each: (each[0] != guilty, each[0], each[1]))
         most = _LOG_BYTES // _RANK_LEAST_BYTES
         if len(found) > most:
-            self.missing.append(
-                f"the lines of {len(found) - most} more ranks: distlaunch logs --rank N {self._run.id}"
-            )
+            self.missing.append(f"the lines of {len(found) - most} more ranks: distlaunch logs --rank N {self._run.id}")
         room = min(_RANK_BYTES, _LOG_BYTES // max(1, min(len(found), most)))
         return [
             {"rank": rank, "node": node, "host": self._host(node), "lines": _fitting(lines, room)}
