@@ -17,7 +17,7 @@ LOOPBACK = "127.0.0.1"
 _BESIDE = ("key", "function")
 _IF_SET = (
     *("output_dir", "project", "hold_s", "hold_node", "debug", "terminal", "array", "may_move", "plain_stream"),
-    *("claim", "contract", "ps", "roles"),
+    *("claim", "contract", "ps", "roles", "samples_s"),
 )
 """Fields that few runs set; left out of the JSON if unset."""
 
@@ -83,6 +83,9 @@ class Job(NamedTuple):
 
     heartbeat_s: float = 10.0
     """Interval of the heartbeats in an agent's stream."""
+
+    samples_s: float = 10.0
+    """Interval of the samples in it; 0: none."""
 
     plain_stream: bool = False
     """Whether people read the stream, too, as the log of a pod (`stream/plain.py`)."""

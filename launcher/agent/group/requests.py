@@ -11,7 +11,7 @@ from ..contracts._contract import Member, Variable
 from ..contracts._roles import of_roles
 from ..job import Job
 from ..network import ports
-from ..ranks import Group, Ranks
+from ..ranks import Group, Ranks, progress_file
 from ..schedulers import slurm
 from ..system.facts import gpus
 from .agent_link import AgentLink
@@ -103,6 +103,9 @@ class Requests:
         env.update({"TORCHELASTIC_ERROR_FILE": errors} if self.contract.torch else {})
         env["DISTLAUNCH_RUN_ID"] = self._job.run
         env["DISTLAUNCH_DEADLINE_FILE"] = os.path.join(self._directory, "deadline")
+        if self._job.samples_s:
+            name = progress_file(self._nodes.round, worker.local_rank)
+            env["DISTLAUNCH_PROGRESS_FILE"] = os.path.join(self._directory, name)
         env.update(self._nodes.network.variables)
         env.update(self._ports[worker.local_rank] if self._ports else {})
         if self._job.virtual_local_rank:
