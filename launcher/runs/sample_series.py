@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -78,7 +79,7 @@ def series(nodes: Mapping[int, Sequence[NodeSample]]) -> list[Series]:
 
 def _curve(node: int, samples: Sequence[NodeSample], times: Sequence[float], kind: _Kind) -> Curve:
     """The mean of the samples nearest to each time; null where there are none."""
-    edges = [(left + right) / 2 for left, right in zip(times, times[1:], strict=False)]
+    edges = [(left + right) / 2 for left, right in pairwise(times)]
     cells: list[list[float]] = [[] for _ in times]
     for sample in samples:
         value = kind.of(sample)
@@ -141,6 +142,6 @@ def progress(nodes: Mapping[int, Sequence[NodeSample]]) -> list[Progress]:
                     told.setdefault(rank.rank, []).append({"time": when, "step": rank.step, "loss": rank.loss})
     if not told:
         return []
-    rank = min(told, key=lambda each: (all(point["loss"] is None for point in told[each]), each))
-    points = sorted({point["time"]: point for point in told[rank]}.values(), key=lambda point: point["time"])
-    return [{"rank": rank, "points": points}]
+    first = min(told, key=lambda each: (all(point["loss"] is None for point in told[each]), each))
+    points = sorted({point["time"]: point for point in told[first]}.values(), key=lambda point: point["time"])
+    return [{"rank": first, "points": points}]

@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, cast
 from launcher import __version__
 from launcher.console import summary
 from launcher.errors import BackendUnavailableError, RequestError, StorageError
-from launcher.runs import start_losses
+from launcher.runs import sample_series, samples, start_losses
 from launcher.runs.history import History
 from launcher.runs.tails import StreamSearch
 from launcher.service import listing, logs, observe, reproduce
 from launcher.system import amounts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from launcher.agent.protocol import Event
     from launcher.results.report import Finding, LogLine, RankLog, Report
     from launcher.results.run import RunState
     from launcher.runs.records import Run
+    from launcher.runs.samples import NodeSample
     from launcher.runs.tails import TailLine
 
 _LOG_BYTES = 200_000
@@ -40,7 +44,8 @@ def make(run: Run) -> Report:
     state, now = observe.state_of(run), time.time()
     read = _Streams(run, state)
     end = now if state["exit_code"] is None else max((node["last_seen"] or 0.0 for node in state["nodes"]), default=now)
-    starts = read.history.starts()
+    starts, measured = read.history.starts(), read.samples()
+    series = sample_series.series(measured)
     return cast(
         "Report",
         {
@@ -49,12 +54,16 @@ def make(run: Run) -> Report:
             "launcher_version": __version__,
             "verdict": verdict(state),
             "explanation": summary.cause_lines(state["cause"], run) if state["cause"] else [],
-            "findings": [*_findings(state), *start_losses.findings(starts)],
+            "findings": [
+                *_findings(state),
+                *sample_series.findings(series, [node["host"] for node in state["nodes"]]),
+                *start_losses.findings(starts),
+            ],
             "startup": start_losses.startup(starts),
             "rounds": read.history.rounds(end),
             "moments": read.history.moments(),
-            "samples": [],
-            "progress": [],
+            "samples": series,
+            "progress": sample_series.progress(measured),
             "missing": read.missing,
             "logs": read.logs(),
             "settings": reproduce.settings(run),
@@ -82,6 +91,7 @@ class _Streams:
         self.missing: list[str] = []
         ranks = sum(len(node["ranks"]) for node in state["nodes"]) or 1
         kept = max(_LEAST_LINES, min(_MOST_LINES, _ALL_LINES // ranks))
+        self._samples = {node: samples.Series(2 * sample_series.POINTS) for node in range(len(run.hosts))}
         self._nodes = {node: StreamSearch(node, kept) for node in range(len(run.hosts))}
         if run.private:
             self.missing.append(run.private)
@@ -96,15 +106,22 @@ class _Streams:
         for source, block in logs.blocks(self._run, self._nodes, follow=False):
             if isinstance(source, int) and source in self._nodes:
                 seen.add(source)
-                for event in self._nodes[source].feed(block):
-                    self.history.add(source, event)
+                self._take(source, self._nodes[source].feed(block))
         for node, search in self._nodes.items():
-            for event in search.close():
-                self.history.add(node, event)
+            self._take(node, search.close())
         silent = [node for node in self._nodes if node not in seen]
         if silent:
             names = amounts.listed(silent, 10)
             self.missing.append(f"node{'s' * (len(silent) > 1)} {names}: nothing has been received")
+
+    def _take(self, node: int, events: Iterable[Event]) -> None:
+        for event in events:
+            self.history.add(node, event)
+            self._samples[node].add(event)
+
+    def samples(self) -> dict[int, Sequence[NodeSample]]:
+        """The samples of each node that has sent some."""
+        return {node: kept for node, series in self._samples.items() if (kept := series.samples)}
 
     def logs(self) -> list[RankLog]:
         """The last lines of each rank, as far as there is room; those of the first cause's rank first."""
