@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,8 @@ class Recorded:
             directory.mkdir(parents=True)
             with (directory / "stream").open("wb") as file:
                 file.writelines(self._stream(node, hosts[node]))
+            ended = BEGAN + _QUEUE_S + 41.0 + self._length_s
+            os.utime(directory / "stream", (ended, ended))
         return path
 
     @property

@@ -18,7 +18,7 @@ _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 470, 170, 62, 22, 8
 FEW = 4
 """So many nodes have a line each."""
 
-_MOST_OUTLIERS = 6
+_MOST_OUTLIERS, _COLOURS = 5, 6
 
 
 def series(found: Series, begin: float) -> str:
@@ -34,7 +34,7 @@ def series(found: Series, begin: float) -> str:
     if several:
         _band(drawn, found, across, up)
     for number, curve in enumerate(_alone(found["nodes"])):
-        kind = f"line own-{number % _MOST_OUTLIERS}" + (" outlier" if curve["outlier"] else "")
+        kind = f"line own-{(number + several) % _COLOURS}" + (" outlier" if curve["outlier"] else "")
         shape = drawing.path(_points(found["times"], curve["values"], across, up), kind)
         shape.append_title(f"node {curve['node']}")
         drawn.append(shape)
@@ -82,7 +82,7 @@ def _grid(drawn: object, across: Scale, up: Scale, ticks: Sequence[float], unit:
     for tick in ticks:
         y = up.at(tick)
         drawn.append(drawing.line(across.start, y, across.end, y, "grid"))  # type: ignore[attr-defined]
-        drawn.append(drawing.text(scale.value_text(tick, unit), across.start - 6, y + 4, "tick end"))  # type: ignore[attr-defined]
+        drawn.append(drawing.text(amounts.measured(tick, unit), across.start - 6, y + 4, "tick end"))  # type: ignore[attr-defined]
 
 
 def _alone(nodes: Sequence[Curve]) -> list[Curve]:

@@ -52,7 +52,7 @@ def startup(found: Startup) -> str:
         for phase in node["phases"]:
             if cut and phase["name"] == "queue":
                 drawn.append(_bar(phase, node, (_LABELS, y, _QUEUE_WIDTH - 3, _BAR)))
-                drawn.append(drawing.text(f"{_took(phase)}, not to scale", _LABELS + 5, y + 11, "small"))
+                drawn.append(drawing.text(f"{_took(phase)} ⋯", _LABELS + 5, y + 11, "small"))
             else:
                 x = across.at(phase["start"])
                 drawn.append(_bar(phase, node, (x, y, across.at(phase["end"]) - x, _BAR)))

@@ -47,6 +47,12 @@
     found.textContent = words === "" ? "" : `${lines} lines of ${ranks} ranks`;
   };
 
+  const toEnd = (log) => { const pre = log.querySelector("pre"); pre.scrollTop = pre.scrollHeight; };
+  for (const log of logs) {
+    log.addEventListener("toggle", () => toEnd(log));
+    if (log.open) toEnd(log);
+  }
+
   if (box) box.addEventListener("input", search);
 
   const printed = [...document.querySelectorAll("details.printed")];

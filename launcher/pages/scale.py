@@ -57,14 +57,6 @@ def value_ticks(low: float, high: float, most: int = 5) -> list[float]:
     return [float(f"{number * step:.10g}") for number in range(first, last + 1)]
 
 
-def value_text(value: float, unit: str = "") -> str:
-    """`0.31`, `12 GB`, `80 %`; large numbers with a prefix."""
-    for prefix, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= factor * 0.9995 and unit != "%":
-            return f"{value / factor:.4g} {prefix}{unit}".rstrip()
-    return f"{value:.4g} {unit}".rstrip()
-
-
 def bounds(values: Iterable[float | None]) -> tuple[float, float] | None:
     """The least and the greatest known value; None if there is none."""
     known = [value for value in values if value is not None and math.isfinite(value)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from launcher.results.report import Curve, Finding, Point, Progress, Series
+    from launcher.results.report import Curve, Point, Progress, Series
     from launcher.runs.samples import NodeSample
 
 POINTS = 160
@@ -19,8 +19,6 @@ POINTS = 160
 _LEAST_NODES, _SPREADS, _LEAST_PART = 4, 6.0, 0.1
 """Of so many nodes, one stands out that is further from the median than this many times the usual distance, and than
 this part of the largest value."""
-
-_IDLE_PERCENT, _IDLE_PART = 5.0, 0.5
 
 
 class _Kind(NamedTuple):
@@ -32,7 +30,8 @@ class _Kind(NamedTuple):
     of: Callable[[NodeSample], float | None]
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def mean(values: Sequence[float | None]) -> float | None:
+    """The mean of the known values; None if there is none."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
@@ -47,7 +46,7 @@ def _part(value: float | None, whole: float | None) -> float | None:
 
 
 _KINDS = (
-    _Kind("gpu", "GPU use", "%", lambda sample: _mean([gpu.use for gpu in sample.gpus])),
+    _Kind("gpu", "GPU use", "%", lambda sample: mean([gpu.use for gpu in sample.gpus])),
     _Kind("gpu_memory", "GPU memory", "B", lambda sample: _sum([gpu.memory_bytes for gpu in sample.gpus])),
     _Kind("gpu_power", "GPU power", "W", lambda sample: _sum([gpu.power_w for gpu in sample.gpus])),
     _Kind("cpu", "CPU use", "%", lambda sample: _part(sample.cpu, sample.cpus)),
@@ -95,40 +94,15 @@ def _rounded(value: float) -> float:
 
 def _mark_outliers(curves: Sequence[Curve]) -> None:
     """Mark the nodes whose mean over the run is far from that of the others."""
-    means = {curve["node"]: mean for curve in curves if (mean := _mean(curve["values"])) is not None}
+    means = {curve["node"]: value for curve in curves if (value := mean(curve["values"])) is not None}
     if len(means) < _LEAST_NODES:
         return
     middle = median(means.values())
-    usual = median(abs(mean - middle) for mean in means.values())
+    usual = median(abs(value - middle) for value in means.values())
     least = _LEAST_PART * max(map(abs, means.values()))
     for curve in curves:
         distance = abs(means.get(curve["node"], middle) - middle)
         curve["outlier"] = distance > _SPREADS * usual and distance > least
-
-
-def findings(found: Sequence[Series], hosts: Sequence[str]) -> list[Finding]:
-    """GPUs that were idle, and nodes that stand out."""
-    told: list[Finding] = []
-    for each in found:
-        nodes = [curve["node"] for curve in each["nodes"] if curve["outlier"]]
-        if nodes:
-            names = ", ".join(f"{hosts[node]} (node {node})" for node in nodes[:3] if node < len(hosts))
-            more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
-            detail = f"{each['title']} of {names}{more} is far from that of the other nodes"
-            told.append({"level": "notice", "title": "A node stands out", "detail": detail, "nodes": nodes})
-        if each["name"] == "gpu" and (idle := _idle(each)):
-            told.append(idle)
-    return told
-
-
-def _idle(gpu: Series) -> Finding | None:
-    """The finding that GPUs did nothing for much of the run."""
-    values = [value for curve in gpu["nodes"] for value in curve["values"] if value is not None]
-    part = sum(value < _IDLE_PERCENT for value in values) / len(values)
-    if part < _IDLE_PART:
-        return None
-    detail = f"in {part:.0%} of the samples, GPUs were busy for less than {_IDLE_PERCENT:g} % of the time"
-    return {"level": "problem", "title": "GPUs were idle", "detail": detail, "nodes": []}
 
 
 def progress(nodes: Mapping[int, Sequence[NodeSample]]) -> list[Progress]:

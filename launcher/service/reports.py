@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, cast
 from launcher import __version__
 from launcher.console import summary
 from launcher.errors import BackendUnavailableError, RequestError, StorageError
-from launcher.runs import sample_series, samples, start_losses
+from launcher.runs import sample_series, samples
 from launcher.runs.history import History
 from launcher.runs.tails import StreamSearch
-from launcher.service import listing, logs, observe, reproduce
+from launcher.service import listing, logs, observe, report_findings, reproduce, start_losses
 from launcher.system import amounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from launcher.agent.protocol import Event
-    from launcher.results.report import Finding, LogLine, RankLog, Report
+    from launcher.results.report import LogLine, RankLog, Report
     from launcher.results.run import RunState
     from launcher.runs.records import Run
     from launcher.runs.samples import NodeSample
@@ -54,11 +54,7 @@ def make(run: Run) -> Report:
             "launcher_version": __version__,
             "verdict": verdict(state),
             "explanation": summary.cause_lines(state["cause"], run) if state["cause"] else [],
-            "findings": [
-                *_findings(state),
-                *sample_series.findings(series, [node["host"] for node in state["nodes"]]),
-                *start_losses.findings(starts),
-            ],
+            "findings": [*report_findings.findings(state, series), *start_losses.findings(starts)],
             "startup": start_losses.startup(starts),
             "rounds": read.history.rounds(end),
             "moments": read.history.moments(),
@@ -78,7 +74,7 @@ def verdict(state: RunState) -> str:
     if took is not None:
         text += f" {'for' if state['exit_code'] is None else 'after'} {summary.duration(took)}"
     waited = summary.queued(state["queued_s"])
-    text += summary.restarts(state["restarts"], state["attempt"]) + (f", after {waited}" if waited else "")
+    text += summary.restarts(state["restarts"], state["attempt"]) + (f"; {waited}" if waited else "")
     return f"{text}: {state['detail']}" if state["detail"] else text
 
 
@@ -160,13 +156,3 @@ def _shown(line: bytes) -> str:
     text = _CODES.sub("", line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace").expandtabs(4))
     text = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
     return text if len(text) <= _LINE_CHARACTERS else f"{text[:_LINE_CHARACTERS]} …"
-
-
-def _findings(state: RunState) -> list[Finding]:
-    """What the state alone tells."""
-    found: list[Finding] = []
-    for node in state["nodes"]:
-        if node["lines_lost"]:
-            lost = f"node {node['node']} ({node['host']}): {node['lines_lost']:,} lines of workers are not in the logs"
-            found.append({"level": "problem", "title": "Lines were lost", "detail": lost, "nodes": [node["node"]]})
-    return found

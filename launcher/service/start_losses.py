@@ -1,10 +1,12 @@
-"""What the time of a start-up was lost on. Pure: no I/O."""
+"""What the time of a start-up was lost on."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
+
+from launcher.console import summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
 _MEANING = {
     "queue": "before the first agent started",
-    "agent": "starting the agents",
+    "agent": "until its agent started",
     "import": "importing what workers need",
     "rendezvous": "waiting for the other nodes",
     "workers": "starting the workers",
@@ -39,16 +41,17 @@ def startup(nodes: list[NodeStart]) -> Startup | None:
 
 
 def _slowest(nodes: Sequence[NodeStart], took: float) -> str:
-    """The phase that took longest, and the node that was slowest in it."""
+    """The phase that took longest, and the node that kept the others waiting."""
     lengths = _lengths(nodes)
     name = max(lengths, key=lambda phase: median(each.seconds for each in lengths[phase]))
-    worst = max(lengths, key=lambda phase: max(lengths[phase]).seconds)
-    usual, longest = median(each.seconds for each in lengths[name]), max(lengths[worst])
-    text = f"{usual:.1f} of {took:.1f} s passed {_MEANING[name]}"
-    others = median(each.seconds for each in lengths[worst])
-    if _is_slow(longest.seconds, others):
-        text += f"; node {longest.node} ({longest.host}) took {longest.seconds:.1f} s {_MEANING[worst]}"
-        text += f", the median is {others:.1f} s"
+    usual = median(each.seconds for each in lengths[name])
+    text = f"{summary.duration(usual)} of {summary.duration(took)} passed {_MEANING[name]}"
+    slow = [(max(each), phase) for phase, each in lengths.items() if phase != "rendezvous"]
+    for worst, phase in sorted(slow, reverse=True):
+        others = median(each.seconds for each in lengths[phase])
+        if _is_slow(worst.seconds, others):
+            where = f"{worst.host} (node {worst.node}) took {summary.duration(worst.seconds)} {_MEANING[phase]}"
+            return f"{text}. {where}, the median is {summary.duration(others)}"
     return text
 
 
@@ -75,8 +78,8 @@ def findings(nodes: Sequence[NodeStart]) -> list[Finding]:
             found.append({
                 "level": "notice",
                 "title": f"Slow start of {'one node' if len(slow) == 1 else f'{len(slow)} nodes'}",
-                "detail": f"{worst.host} (node {worst.node}) took {worst.seconds:.1f} s {_MEANING[name]}, "
-                f"the median of all nodes is {usual:.1f} s",
+                "detail": f"{worst.host} (node {worst.node}) took {summary.duration(worst.seconds)} {_MEANING[name]}, "
+                f"the median of all nodes is {summary.duration(usual)}",
                 "nodes": sorted(each.node for each in slow),
             })  # fmt: skip
     return found
