@@ -116,15 +116,16 @@ class Recorded:
                 yield marks.pop(0)
 
     def _samples(self, node: int, ranks: range, start: float, end: float) -> Iterator[bytes]:
-        """Whole samples, as each sixth one of an agent is."""
+        """Samples in which everything has changed since the one before."""
         noise = random.Random(node)
         for number in range(int((end - start) / _PER_SAMPLE_S)):
             when = start + number * _PER_SAMPLE_S
             step = int((when - BEGAN - _QUEUE_S) / 2)
+            whole = {} if number % 6 else {"whole": True}
             use = [round(noise.uniform(86, 97)) if node != 5 else round(noise.uniform(0, 4)) for _ in ranks]
             slow = 0.2 if node == 3 else 1.0
             yield _event(
-                "sample", when, node, sample=number, whole=True, cpu=round(noise.uniform(22, 30), 1), cpus=96,
+                "sample", when, node, sample=number, **whole, cpu=round(noise.uniform(22, 30), 1), cpus=96,
                 memory_mib=round(noise.uniform(180e3, 190e3)), memory_total_mib=1031000,
                 received=round(slow * noise.uniform(1.0e9, 1.3e9)), sent=round(slow * noise.uniform(1.0e9, 1.3e9)),
                 gpu_use=use, gpu_memory_mib=[round(noise.uniform(61e3, 70e3)) for _ in ranks],

@@ -30,6 +30,9 @@ _LOG_BYTES = 200_000
 
 _RANK_BYTES, _RANK_LEAST_BYTES = 20_000, 1_000
 _LINE_CHARACTERS = 400
+_LONG_S = 4 * 3600.0
+"""Of a longer run, only the samples that name all fields are read."""
+
 _CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
 """Terminal codes."""
 
@@ -86,9 +89,10 @@ class _Streams:
         self.history = History(run.hosts, None if run.attempt else run.created or None)
         self.missing: list[str] = []
         ranks = sum(len(node["ranks"]) for node in state["nodes"]) or 1
+        all_samples = (state["duration_s"] or 0.0) < _LONG_S
         kept = max(_LEAST_LINES, min(_MOST_LINES, _ALL_LINES // ranks))
         self._samples = {node: samples.Series(2 * sample_series.POINTS) for node in range(len(run.hosts))}
-        self._nodes = {node: StreamSearch(node, kept) for node in range(len(run.hosts))}
+        self._nodes = {node: StreamSearch(node, kept, all_samples=all_samples) for node in range(len(run.hosts))}
         if run.private:
             self.missing.append(run.private)
             return
