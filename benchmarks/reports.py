@@ -1,4 +1,4 @@
-"""`distlaunch report` of a large run: seconds, memory, and the size of the page.
+"""`distlaunch report` of a large run, against `wc -l` of its streams: seconds, memory, and the size of the page.
 
     python benchmarks/reports.py [--rounds 3] [--nodes 8] [--ranks 64] [--lines 100000] [--hours 24]
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._measure import ROOT, Contender, environment, median, side_by_side, verdict
+from benchmarks._measure import ROOT, Contender, environment, median, paired_ratios, side_by_side, verdict
 from benchmarks._recorded import Recorded
 
 LIMIT_S, LIMIT_MB, PAGE_KB = 5.0, 300.0, 500.0
@@ -53,10 +53,13 @@ def main() -> None:
         env = {**environment(Path(scratch)), "DISTLAUNCH_RUNS_DIR": str(root)}
         argv = [sys.executable, "-m", "launcher", "report", run.name, "-o", str(page)]
         report = Contender("report", argv, env, str(ROOT), check=lambda _: problem(page, run), limit_s=300)
-        samples = side_by_side([report], rounds=options.rounds)["report"]
+        streams = Contender("wc", ["wc", "-l", *map(str, sorted(root.rglob("stream")))], env, str(ROOT))
+        taken = side_by_side([report, streams], rounds=options.rounds)
+        samples = taken["report"]
         print(f"{options.ranks} ranks x {options.lines} lines, {options.hours:g} h: {written / 1e6:.0f} MB")
         print(f"report, wall s: {verdict([one.wall_s for one in samples], at_most=LIMIT_S)}")
         print(f"report, cpu s: {median(samples, 'cpu_s'):.3f}")
+        print(f"report / wc -l, wall ratio: {verdict(paired_ratios(samples, taken['wc'], 'wall_s'))}")
         print(f"report, rss MB: {verdict([one.rss_bytes / 1e6 for one in samples], at_most=LIMIT_MB)}")
         print(f"page, KB: {verdict([page.stat().st_size / 1e3], at_most=PAGE_KB)}")
 

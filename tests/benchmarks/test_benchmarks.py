@@ -45,7 +45,7 @@ COMPARED = {
     "cli.py": ("python -c pass", "distlaunch --help", "torchrun --help"),
     "start.py": ("distlaunch", "torchrun", "pss ratio"),
     "logs.py": ("cat", "distlaunch, all ranks", "distlaunch, rank 0 shown"),
-    "reports.py": ("report, wall s", "report, rss MB", "page, KB"),
+    "reports.py": ("report, wall s", "report / wc -l, wall ratio", "report, rss MB", "page, KB"),
     "loader.py": ("ours / decode-and-crop",),
     "checkpoint.py": ("ours / memcpy", "ours / dcp.async_save", "ours / an epoch's beginning"),
     "train_step.py": ("ours / recipe", "ours / bare", "ceiling"),
