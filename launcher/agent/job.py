@@ -8,16 +8,16 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 
 from .failures import Failure
-from .secret_files import FUNCTION_FILE, KEY_FILE, function_in, key_in
+from .secret_files import beside
 
 if TYPE_CHECKING:
     from .messages import LentTerminal, Rendezvous
 
 LOOPBACK = "127.0.0.1"
-_BESIDE = ("key", "function")
+_BESIDE = ("key", "function", "notify")
 _IF_SET = (
     *("output_dir", "project", "hold_s", "hold_node", "debug", "terminal", "array", "may_move", "plain_stream"),
-    *("claim", "contract", "ps", "roles"),
+    *("claim", "contract", "ps", "roles", "tracking", "tracked_as"),
 )
 """Fields that few runs set; left out of the JSON if unset."""
 
@@ -193,6 +193,13 @@ class Job(NamedTuple):
     roles: Optional[List[Dict[str, Any]]] = None
     """Groups of nodes that differ, in the order of their nodes: `name`, `nodes`, and the fields that are their own."""
 
+    tracking: str = "continue"
+    tracked_as: Optional[str] = None
+    """What experiment trackers get, and the run's id for them if it is another (`contracts/_tracking.py`)."""
+
+    notify: Optional[str] = None
+    """Whom node 0 tells of the run, as JSON (`node/notices.py`): in the file `notify`, never in spec.json."""
+
     may_move: bool = False
     """Whether `directory`, which contains spec.json, may be moved: `read` adjusts the job's paths below it."""
 
@@ -206,10 +213,7 @@ class Job(NamedTuple):
             names = ", ".join(unknown)
             raise ValueError(f"{path}: unknown fields {names}: launcher and agent differ in version")
         job = cls(**data)
-        beside = os.path.dirname(path)
-        job = job._replace(key=key_in(os.path.join(beside, KEY_FILE), alone=job.max_nodes == 1))
-        if job.kind == "function":
-            job = job._replace(function=function_in(os.path.join(beside, FUNCTION_FILE)))
+        job = job._replace(**beside(os.path.dirname(path), alone=job.max_nodes == 1, calls=job.kind == "function"))
         return job.moved_to(os.path.dirname(os.path.abspath(path))) if job.may_move else job
 
     def to_json(self, *, without: Sequence[str] = ()) -> Dict[str, Any]:

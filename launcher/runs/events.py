@@ -74,7 +74,7 @@ _CAUSE = _named(
     ("secondary", lambda value: isinstance(value, bool)),
 )
 _KINDS = _named(
-    ("run host python cwd output_dir after what reason signal result message", _text),
+    ("id run host python cwd output_dir after what reason signal result message", _text),
     ("master_addr data path contract role", _text),
     ("node attempt version pid round restarts max_restarts nodes world_size master_port rank local_rank", _count),
     ("workers lines total lines_lost part parts cpus all_nodes", _count),

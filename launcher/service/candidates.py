@@ -215,6 +215,6 @@ def _as_try(each: Launch, path: Path, about: Race) -> Launch:
     """The launch as one try of the run at `path`: its agents wait for the claim."""
     claim = {"wait_s": about["wait_s"], "race": path.name, **({"place": about["claim"]} if about["claim"] else {})}
     asked = each.request
-    asked = replace(asked, job=replace(asked.job, agents={**asked.job.agents, "claim": claim}))
+    asked = replace(asked, job=replace(asked.job, agents={**asked.job.agents, "claim": claim, "tracked_as": path.name}))
     own = path / races.TRIES / directories.new_id(asked.job.name)
     return each._replace(request=asked, plan=asked.plan(own), path=own)

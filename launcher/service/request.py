@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from launcher import backends, output
 from launcher.errors import SpecError
 from launcher.service.job import asked_roles, of_roles, of_script, of_workers
-from launcher.service.launch_options import LaunchOptions, check, is_rank, to_fetch
+from launcher.service.launch_options import LaunchOptions, check, is_rank, to_fetch, told
 from launcher.settings import checks, config, job_checks, run_file
 from launcher.settings.options import JobOptions
 from launcher.system import names
@@ -86,13 +86,14 @@ def resolve(backend_name: str | None, values: Mapping[str, Any], settings: confi
     asked = config.build(JobOptions, job)
     options, fetch = _with_keyboard(options, asked), to_fetch(options, job)
     lent = _lent(options, asked, ranks, where.backend)
+    made = told(_made(job, options, values, settings, where), asked, options)
     ranks = ranks | {int(options.interactive)} if options.interactive and ranks is not None else ranks
     return Request(
         backend=where.backend,
         backend_name=where.backend.name,
         cluster=where.cluster.name if where.cluster else None,
         job=replace(
-            _made(job, options, values, settings, where),
+            made,
             terminal=lent,
             debug=int(options.debug) if options.debug else None,
             fetches=asked.fetch_node if fetch else "",

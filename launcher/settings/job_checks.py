@@ -12,6 +12,7 @@ from launcher.system import names
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
 
 
@@ -30,6 +31,14 @@ def contract(text: str) -> str:
 
     if text not in contracts.names():
         raise SpecError(f"contract {text!r} is not known", hint=names.hint(text, contracts.names()))
+    return text
+
+
+def tracking(text: str) -> str:
+    """Check that the text says what trackers get, and return it."""
+    known = ("continue", "group", "off")
+    if text not in known:
+        raise SpecError(f"tracking {text!r} is not known", hint=names.hint(text, known))
     return text
 
 
@@ -101,3 +110,18 @@ def parse_env(pairs: Iterable[str], here: Mapping[str, str]) -> dict[str, str]:
     """The variables that `K=V` and `K` name; `K` takes its value from `here`."""
     split = [pair.partition("=") for pair in pairs]
     return {name: value if given else here[name] for name, given, value in split}
+
+
+def notify(texts: tuple[str, ...]) -> None:
+    """Check who is to be told."""
+    if texts:
+        from launcher.settings import notify as receivers  # few runs tell anybody
+
+        receivers.check(texts)
+
+
+def notify_secret(name: str) -> None:
+    """Raise `SpecError` unless the text is a variable's name, or empty."""
+    if name and not _VARIABLE.match(name):
+        hint = "the secret itself belongs into a variable: export NAME=..., then --notify-secret NAME"
+        raise SpecError("notify-secret is not the name of a variable", hint=hint)

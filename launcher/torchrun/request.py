@@ -145,6 +145,7 @@ def of(args: argparse.Namespace, env: Mapping[str, str], *, python: str, say: Ca
         terminal=_terminal(wanted, count),
         same_signal_s=_SAME_SIGNAL_S,
         stop_signals=_signals(args.signals_to_handle, say),
+        tracking="off",
         sigterm_means=Failure.PREEMPTED if fewest != most or replaceable else Failure.CANCELLED,
         key=rendezvous.key(env, run, port) if several else os.urandom(32).hex(),
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 from .. import contracts
 from ..contracts._contract import Member, Variable
 from ..contracts._roles import of_roles
+from ..contracts._tracking import of_trackers
 from ..job import Job
 from ..network import ports
 from ..ranks import Group, Ranks
@@ -94,7 +95,8 @@ class Requests:
         served = self._nodes.network.master_port.serves_workers
         member = Member(self._job, group, worker, len(gpus(os.environ)), served, self._peers, self._everyone)
         slurms = slurm.of_worker(self._job, group, worker, os.environ)
-        return [*self.contract.variables(member), *of_roles(member), *slurms]
+        trackers = of_trackers(self._job, self.rank_of(worker), os.environ)
+        return [*self.contract.variables(member), *of_roles(member), *slurms, *trackers]
 
     def of(self, group: Group, worker: Ranks) -> WorkerRequest:
         """The request for a worker."""

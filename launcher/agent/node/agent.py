@@ -51,9 +51,7 @@ class Node:
         self.loop = Loop()
         self.stderr = Stderr()
         place = self.place = Place.take(job, node_rank)
-        out = self.out = Writer(
-            stream_fd, node_rank, place.directory, job.attempt, job.log_limit_bytes, plain=job.plain_stream
-        )
+        out = self.out = _stream(job, node_rank, stream_fd, place.directory)
         stops = self.stops = Stops(place)
         place.forget_last_attempt(with_result=bool(job.attempt) and node_rank == 0 and not stops.cancelled())
         outcome = self.outcome = Outcome(place, stops)
@@ -214,3 +212,13 @@ class Node:
         self.out.finish(self.place.job.stream_wait_s, self.stopping.is_to_leave, self.stderr.say)
         self.stderr.finish(_LAST_LINES_S)
         return code
+
+
+def _stream(job: Job, node_rank: int, fd: int, directory: str) -> Writer:
+    """The node's stream; that of node 0 may be told to others, too."""
+    where = (fd, node_rank, directory, job.attempt, job.log_limit_bytes)
+    if not job.notify or node_rank:
+        return Writer(*where, plain=job.plain_stream)
+    from .notices import Notices, Telling  # few runs tell anybody
+
+    return Telling(Notices(job), *where, plain=job.plain_stream)

@@ -128,7 +128,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
 
         texts = self.render(plan)
         more = (
-            [objects.key_secret(plan.name, plan.run_dir.name, self.opts, new_key(), plan.job.function)]
+            [objects.key_secret(plan.name, plan.run_dir.name, self.opts, new_key(), plan.job)]
             if plan.has_key
             else []
         )
