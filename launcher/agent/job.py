@@ -17,7 +17,7 @@ LOOPBACK = "127.0.0.1"
 _BESIDE = ("key", "function", "notify")
 _IF_SET = (
     *("output_dir", "project", "hold_s", "hold_node", "debug", "terminal", "array", "may_move", "plain_stream"),
-    *("claim", "contract", "ps", "roles", "tracking", "tracked_as"),
+    *("claim", "contract", "ps", "roles", "tracking", "tracked_as", "samples_s"),
 )
 """Fields that few runs set; left out of the JSON if unset."""
 
@@ -83,6 +83,9 @@ class Job(NamedTuple):
 
     heartbeat_s: float = 10.0
     """Interval of the heartbeats in an agent's stream."""
+
+    samples_s: float = 10.0
+    """Interval of the samples in it; 0: none."""
 
     plain_stream: bool = False
     """Whether people read the stream, too, as the log of a pod (`stream/plain.py`)."""
@@ -162,7 +165,7 @@ class Job(NamedTuple):
     """Additional variables of each node, by node rank."""
 
     terminal: Optional[LentTerminal] = None
-    """The launcher's terminal and stdin, which `streams_of` divides among the workers; None: they get neither.
+    """The launcher's terminal and stdin, which `group/requests.py` divides among the workers; None: they get neither.
 
     `rank`: the only rank that is shown, or with `interactive` the rank that has the keyboard. `stdin`: `tty`, `pipe`
     (the launcher's stdin, through the socket), `passed` (its own descriptor, on the same host) or `null`. `stdout` and
@@ -274,17 +277,6 @@ class Job(NamedTuple):
     def passes_stdin(self) -> bool:
         """Whether workers inherit the stdin that the agent was started with."""
         return self.terminal is not None and self.terminal["stdin"] == "passed"
-
-    def streams_of(self, rank: int, world_size: int) -> Optional[LentTerminal]:
-        """The request to `streams.made` for this worker; None: an empty stdin, and pipes."""
-        if self.terminal is None or self.array:
-            return None
-        lent, mine, stdin = self.terminal, self.terminal["rank"] == rank, self.terminal["stdin"]
-        reads = mine if lent["interactive"] else stdin == "passed" or (mine and world_size == 1)
-        stdout, stderr = mine and lent["stdout"], mine and lent["stderr"]
-        if (not reads or stdin == "null") and not (stdout or stderr):
-            return None
-        return {**lent, "stdout": stdout, "stderr": stderr, "stdin": stdin if reads else "null"}
 
     def environment(self, base: Dict[str, str], node_rank: int) -> Dict[str, str]:
         """The environment that all workers of a node share, without what `threads` decides."""

@@ -6,11 +6,11 @@ from typing import Literal, TypedDict
 
 from launcher.agent.failures import Failure
 from launcher.results.files import Fetched  # noqa: TC001 - schemas are made from the types
+from launcher.results.progress import Watched
 from launcher.results.race import MaybeRace
 
 State = Literal["pending", "starting", "running", "stopping", "success", "failed", "unknown"] | Failure
 """State of a run; of the failure classes, only final states."""
-
 
 _Classified = TypedDict("_Classified", {"class": str, "message": str})
 
@@ -167,7 +167,7 @@ class Followed(RunState, Started, _MaybeFetched):
     """Where the first node's workers wrote relative paths, on its host; null if that is not known."""
 
 
-class Status(RunState, Started, MaybeRace):
+class Status(RunState, Started, MaybeRace, Watched):
     """All that is known about a run."""
 
     output_dir: str | None

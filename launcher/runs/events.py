@@ -45,6 +45,11 @@ def _counts(value: object) -> bool:
     return isinstance(value, list) and all(map(_count, value))
 
 
+def _column(kind: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """A check of one value for each of a node's ranks or GPUs, or null."""
+    return lambda value: isinstance(value, list) and all(each is None or kind(each) for each in value)
+
+
 def _code(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and _count(abs(value))
 
@@ -85,6 +90,11 @@ _KINDS = _named(
     ("variables", _variables),
     ("threads", _threads),
     ("cause", lambda value: isinstance(value, dict)),
-    ("early keyboard", lambda value: isinstance(value, bool)),
+    ("sample", _count),
+    ("cpu memory_mib memory_total_mib received sent rdma_received rdma_sent", numbers.is_number),
+    ("gpu_use gpu_memory_mib gpu_memory_total_mib gpu_power_w", _column(numbers.is_number)),
+    ("rank_cpu rank_memory_mib rank_lines rank_step rank_steps rank_loss rank_time", _column(numbers.is_number)),
+    ("rank_state", _column(_text)),
+    ("early keyboard whole", lambda value: isinstance(value, bool)),
 )
 """Fields in docs/agent-stream.md that the launcher relies on."""

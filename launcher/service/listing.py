@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from launcher.errors import RequestError
 from launcher.runs import directories
-from launcher.service import observe
+from launcher.service import observe, watched
 from launcher.service.selection import EVERY, Selection
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def whole(run: Run, state: RunState) -> Status:
         "command": list(run.command),
         "cwd": run.cwd,
         "created": run.created or None,
+        **watched.of(run, state),
         **state,
     }
     return cast("Status", {**found, "race": race} if race else found)

@@ -147,6 +147,14 @@ class JobOptions:
         job="log_limit_bytes",
         group="output",
     )
+    samples: int = option(
+        10,
+        metavar="SECONDS",
+        help="Interval of the samples of what each node and rank uses, for top and status; 0: none.",
+        check=not_below("samples"),
+        job="samples_s",
+        group="output",
+    )
     role: str = option(
         "default", metavar="NAME", help="Value of ROLE_NAME for the workers.", check=job_checks.parse_role, job="role"
     )

@@ -24,6 +24,7 @@ from .messages import Messages
 from .outcome import Outcome
 from .output import Output
 from .place import Place
+from .pulse import Pulse
 from .stopping import Stopping
 from .stops import Stops
 from .workers import Workers
@@ -63,7 +64,7 @@ class Node:
             place, out, self.stderr, self.loop, server=server, joining=joining, workers=workers, outcome=outcome,
             stopping=self.stopping,
         )  # fmt: skip
-        self.heartbeat_at = time.monotonic() + job.heartbeat_s
+        self.pulse = Pulse(place, out, self.loop, server=server, workers=workers)
 
     def run(self) -> int:
         """Run the node to its end; returns the exit code of the agent."""
@@ -156,10 +157,7 @@ class Node:
         looked = self.loop.turn(self._patience())
         now = time.monotonic()
         self.workers.output.attend(now, looked, holds=self.stops.reason is None)
-        if now >= self.heartbeat_at:
-            self.heartbeat_at = now + self.place.job.heartbeat_s
-            self.out.heartbeat(len(self.workers.running()))
-            self.place.use_project()
+        self.pulse.beat(now)
         self.stopping.keep_deadlines(now)
         if not self.joining.joined:
             self._join()
@@ -167,7 +165,7 @@ class Node:
 
     def _patience(self) -> float:
         now = time.monotonic()
-        until = [self.heartbeat_at - now, self.workers.output.patience(now), self.stopping.patience(now)]
+        until = [self.pulse.patience(now), self.workers.output.patience(now), self.stopping.patience(now)]
         if not self.joining.joined:
             until.append(0.02)
         elif not self.joining.met:
@@ -201,6 +199,7 @@ class Node:
         result, why = outcome.verdict(self.messages.own_cause, met=self.joining.met)
         within(_FAREWELL_S, lambda: self.joining.end(result, why), None)
         self.place.leave_project()
+        self.pulse.finish()
         holding.hold(self.place, self.out, self.stops, self.stopping.is_to_leave, result)
         self.place.scratch.close()
         if why is not None and result == "failed":
