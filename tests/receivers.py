@@ -53,7 +53,7 @@ class Receiver:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
-            do_GET = do_POST
+            do_GET = do_POST  # noqa: N815 - the name is http.server's
 
             def log_message(self, *_: Any) -> None:
                 """Nothing."""

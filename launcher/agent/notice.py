@@ -1,15 +1,12 @@
-"""What is told of a run, to webhooks and through apprise: the same whoever tells it, with an id that is the same, too."""
+"""What is told of a run, to webhooks and through apprise: the same, and with the same id, whoever tells it."""
 
 from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from .system import files
-
-if TYPE_CHECKING:
-    from .messages import Cause
 
 START, FAILURE, HANG, END = "start", "failure", "hang", "end"
 PLACE = "notices"
@@ -61,7 +58,7 @@ class Notice(NamedTuple):
         return {"type": f"run.{self.what}", "timestamp": stamp, "id": self.id, "text": self.text, "data": data}
 
 
-def end(result: str, cause: Optional[Cause], **more: Any) -> Dict[str, Any]:
+def end(result: str, cause: Any, **more: Any) -> Dict[str, Any]:
     """What the end of a run tells."""
     return {"state": result, "cause": brief(cause), **more}
 
@@ -89,7 +86,7 @@ def taken(directory: str, notice: str) -> bool:
     return os.path.exists(os.path.join(directory, PLACE, notice))
 
 
-def of_event(name: str, fields: Dict[str, Any], heard: List[str]) -> Optional[str]:
+def of_event(name: str, heard: List[str]) -> Optional[str]:
     """What an event of node 0 is told as; None: as nothing. `heard`: what was told before."""
     if name == "rendezvous" and START not in heard:
         return START

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Dict, Optional
+from typing import Any, Dict, Optional
 
 KEY_FILE, FUNCTION_FILE, NOTIFY_FILE = "key", "function", "notify"
 _SHORTEST_KEY = 32
 
 
-def beside(directory: str, *, alone: bool, calls: bool) -> Dict[str, Optional[str]]:
+def beside(directory: str, *, alone: bool, calls: bool) -> Dict[str, Any]:
     """The fields of a job that these files hold. `alone`: it has one node; `calls`: it calls a function."""
     key = key_in(os.path.join(directory, KEY_FILE), alone=alone)
     function = function_in(os.path.join(directory, FUNCTION_FILE)) if calls else None

@@ -82,7 +82,7 @@ _KINDS = _named(
     ("id run host python cwd output_dir after what reason signal result message", _text),
     ("master_addr data path contract role", _text),
     ("node attempt version pid round restarts max_restarts nodes world_size master_port rank local_rank", _count),
-    ("workers lines total lines_lost part parts cpus all_nodes", _count),
+    ("workers lines total lines_lost part parts cpus gpus all_nodes", _count),
     ("ranks", _counts),
     ("time limit_s deadline duration_s", numbers.is_number),
     ("exit_code", _code),

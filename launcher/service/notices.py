@@ -13,9 +13,9 @@ from launcher import output
 from launcher.agent import notice, webhook
 from launcher.agent.notice import END, HANG, Notice
 from launcher.agent.secret_files import NOTIFY_FILE
-from launcher.errors import LaunchError, StorageError
+from launcher.errors import LaunchError
 from launcher.settings.notify import Receivers
-from launcher.system import input_file
+from launcher.system import input_file, storage
 
 if TYPE_CHECKING:
     from launcher.agent.protocol import Event
@@ -26,38 +26,48 @@ if TYPE_CHECKING:
 _SEND_S, _SEND_AGAIN_S = 12.0, 4.0
 """How long sending may take; the latter once something could not be sent."""
 
-_LEAVE_S = 10.0
+_TAKE_S = 10.0
 _KINDS = (notice.START, notice.FAILURE, HANG, END)
 
 
 def teller_of(run: Run, backend: AnyBackend) -> Teller | None:
     """Who tells of the run; None: there is nobody to tell, or nobody that this user knows of."""
+    receivers = _receivers(run)
+    return Teller(run, backend, receivers) if receivers else None
+
+
+def leave_to_agents(run: Run) -> None:
+    """Note that no launcher follows the run from now on, so that node 0 waits for none. Raises `StorageError`."""
+    if receivers := _receivers(run):
+        text = receivers._replace(followed=False).to_text()
+        storage.write_whole(run.path / NOTIFY_FILE, text.encode("ascii"), mode=0o600)
+
+
+def _receivers(run: Run) -> Receivers | None:
     try:
-        receivers = Receivers.from_text(input_file.read(run.path / NOTIFY_FILE).decode("ascii"))
+        return Receivers.from_text(input_file.read(run.path / NOTIFY_FILE).decode("ascii"))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return Teller(run, backend, receivers)
 
 
 class Teller:
-    """Tells of one run, in a thread: receivers and hosts that do not answer hold up nothing."""
+    """Tells of one run, in threads: receivers and hosts that do not answer hold up nothing."""
 
     def __init__(self, run: Run, backend: AnyBackend, receivers: Receivers) -> None:
-        self._run, self._backend, self._receivers = run, backend, receivers
+        self._run, self._backend = run, backend
+        self._lines = [_Line(url, receivers.secret) for url in (*receivers.webhooks, *receivers.others)]
         self._asked: queue.Queue[Notice | None] = queue.Queue()
-        self._taken: queue.Queue[Notice | None] = queue.Queue()
         self._ends: set[int] = set()
         """Attempts whose end node 0 has offered to tell."""
 
         self._held: Notice | None = None
         """The end that was taken on: it is told once the run's outcome is known."""
 
-        self._late = False
-        """Whether an earlier notice could not be sent in time."""
+        self._after = ""
+        """Why the attempt before the current one ended: only its cluster knew."""
 
         self._hangs = 0
-        self._troubles: list[str] = []
-        self._threads: list[threading.Thread] = []
+        self._thread: threading.Thread | None = None
 
     def event(self, node: int, record: Event) -> None:
         """Take an event of a node into account."""
@@ -65,15 +75,16 @@ class Teller:
         if node and record.name == "hang" and not self._hangs:  # node 0 offers to tell of its own
             about = {"message": str(record.fields.get("message") or ""), "time": time.time()}
             made = Notice(HANG, self._run.id, _attempt(record), about, 1000 * node + 1)
+        if node == 0 and record.name == "agent_started":
+            self._after = str(record.fields.get("after") or "")
         if made is None:
             return
         self._hangs += made.what == HANG
         self._ends |= {made.attempt} if made.what == END else set()
         self._asked.put(made)
-        if not self._threads:
-            self._threads = [threading.Thread(target=work, daemon=True) for work in (self._take_on, self._send_all)]
-            for thread in self._threads:
-                thread.start()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._take_on, name="notices", daemon=True)
+            self._thread.start()
 
     def _offered(self, record: Event) -> Notice | None:
         """The notice, if the event is one as agents write it."""
@@ -86,16 +97,12 @@ class Teller:
         return None
 
     def _take_on(self) -> None:
-        """Take on what is offered, at once: node 0 waits for that, and for no receiver."""
+        """Take on what is offered, at once: node 0 waits for that."""
         while (made := self._asked.get()) is not None:
-            if self._takes(made):
-                self._taken.put(made)
-        self._taken.put(None)
-
-    def _send_all(self) -> None:
-        while (made := self._taken.get()) is not None:
             if self._held is not None and made.attempt > self._held.attempt:
                 self._tell_end(None)
+            if not self._takes(made):
+                continue
             if made.what == END:
                 self._held = made
             else:
@@ -118,58 +125,78 @@ class Teller:
         return False
 
     def _send(self, made: Notice) -> None:
-        limit_s = _SEND_AGAIN_S if self._troubles or self._late else _SEND_S
-        post = webhook.Post(made.id, made.body(), self._receivers.secret)
-        others = _Apprise(self._receivers.others, made)
-        self._troubles += webhook.send(self._receivers.webhooks, post, limit_s)
-        self._troubles += others.troubles(limit_s)
+        for line in self._lines:
+            line.put(made)
 
     def _tell_end(self, outcome: Outcome | None) -> None:
         """Tell the end that was taken on; `outcome`: the run's, where it is known."""
         held, self._held = self._held, None
         if held is not None:
-            about = held.about if outcome is None else {**held.about, **_end(outcome)}
+            known = {"state": self._after, "cause": None} if self._after and outcome is None else {}
+            about = {**held.about, **(known if outcome is None else _end(outcome))}
             self._send(held._replace(about=about))
 
     def _stop(self) -> None:
         self._asked.put(None)
-        limit = time.monotonic() + _LEAVE_S
-        for thread in self._threads:
-            thread.join(max(0.0, limit - time.monotonic()))
-        self._late = any(thread.is_alive() for thread in self._threads)
+        if self._thread is not None:
+            self._thread.join(_TAKE_S)
 
     def ended(self, outcome: Outcome) -> None:
         """Tell the end of the run, unless node 0 does; print what could not be told."""
         self._stop()
         made = Notice(END, self._run.id, outcome.attempt, {"time": time.time(), **_end(outcome)})
-        with suppress(OSError, StorageError):
+        with suppress(OSError):
             if outcome.attempt not in self._ends and notice.take(str(self._run.path), made.id):
                 self._held = made
         self._tell_end(outcome)
-        self._report()
+        self._close()
 
     def leave(self) -> None:
         """Finish what was taken on: the run is followed no longer."""
         self._stop()
         self._tell_end(None)
-        self._report()
+        self._close()
 
-    def _report(self) -> None:
-        for trouble in dict.fromkeys(self._troubles):
-            output.warn(f"not told: {trouble}")
+    def _close(self) -> None:
+        limit = time.monotonic() + _SEND_S
+        for line in self._lines:
+            for trouble in line.close(limit):
+                output.warn(f"not told: {webhook.shown(line.url)}: {trouble}")
 
 
-class _Apprise:
-    """One notice to services that apprise knows, each in a thread."""
+class _Line:
+    """What one receiver is told, in order, in a thread of its own."""
 
-    def __init__(self, urls: tuple[str, ...], made: Notice) -> None:
-        self._answers: dict[str, str | None] = {}
-        self._threads = [threading.Thread(target=self._work, args=(url, made), daemon=True) for url in urls]
-        self._urls = urls
-        for thread in self._threads:
-            thread.start()
+    def __init__(self, url: str, secret: str) -> None:
+        self.url, self._secret = url, secret
+        self._notices: queue.Queue[Notice | None] = queue.Queue()
+        self._troubles: list[str] = []
+        self._thread = threading.Thread(target=self._work, name="receiver", daemon=True)
+        self._thread.start()
 
-    def _work(self, url: str, made: Notice) -> None:
+    def put(self, made: Notice) -> None:
+        """Tell this next."""
+        self._notices.put(made)
+
+    def close(self, limit: float) -> list[str]:
+        """Wait until all is told, or up to the limit on the monotonic clock; returns what went wrong."""
+        self._notices.put(None)
+        self._thread.join(max(0.1, limit - time.monotonic()))
+        late = ["it has not answered in time"] if self._thread.is_alive() else []
+        return list(dict.fromkeys([*self._troubles, *late]))
+
+    def _work(self) -> None:
+        while (made := self._notices.get()) is not None:
+            limit_s = _SEND_AGAIN_S if self._troubles else _SEND_S
+            tell = self._post if self.url.lower().startswith(("http://", "https://")) else self._by_apprise
+            if trouble := tell(made, limit_s):
+                self._troubles.append(trouble)
+
+    def _post(self, made: Notice, limit_s: float) -> str:
+        why = webhook.send([self.url], webhook.Post(made.id, made.body(), self._secret), limit_s)
+        return why[0].partition("/...: ")[2] if why else ""
+
+    def _by_apprise(self, made: Notice, _limit_s: float) -> str:
         import logging
 
         logging.getLogger("apprise").addHandler(logging.NullHandler())
@@ -177,18 +204,10 @@ class _Apprise:
             import apprise
 
             target = apprise.Apprise()
-            known = target.add(url) and target.notify(body=made.text, title=f"distlaunch: {made.run}")
-            self._answers[url] = "" if known else "it was not accepted"
+            known = target.add(self.url) and target.notify(body=made.text, title=f"distlaunch: {made.run}")
         except Exception as error:  # noqa: BLE001 - whatever a receiver does, the run goes on
-            self._answers[url] = repr(error)
-
-    def troubles(self, limit_s: float) -> list[str]:
-        """Why some may not have it."""
-        limit = time.monotonic() + limit_s
-        for thread in self._threads:
-            thread.join(max(0.0, limit - time.monotonic()))
-        told = {url: self._answers.get(url, f"no answer within {limit_s:.0f} s") for url in self._urls}
-        return [f"{webhook.shown(url)}: {why}" for url, why in told.items() if why]
+            return repr(error)
+        return "" if known else "it was not accepted"
 
 
 def _attempt(record: Event) -> int:
@@ -198,4 +217,4 @@ def _attempt(record: Event) -> int:
 
 def _end(outcome: Outcome) -> dict[str, Any]:
     more = {"exit_code": outcome.exit_code, "restarts": outcome.restarts, "duration_s": outcome.duration_s}
-    return notice.end(outcome.state, outcome.cause, **more)  # type: ignore[arg-type] - a mapping, as in the stream
+    return notice.end(outcome.state, outcome.cause, **more)

@@ -215,7 +215,7 @@ class JobOptions:
     tracking: str = option(
         "continue",
         metavar="continue|group|off",
-        help="What trackers such as Weights & Biases get: ids by which a run that starts again continues, a group, none.",
+        help="What Weights & Biases and MLflow get: an id by which attempts continue one curve, a group, or nothing.",
         check=job_checks.tracking,
         job="tracking",
         group="job",
@@ -230,7 +230,10 @@ class JobOptions:
         group="job",
     )
     notify_secret: str = option(
-        "", metavar="NAME", help="Variable with the secret that signs what webhooks get.", group="job",
+        "",
+        metavar="NAME",
+        help="Variable with the secret that signs what webhooks get.",
+        group="job",
         check=job_checks.notify_secret,
     )
     ps: int = option(

@@ -7,8 +7,8 @@ import os
 import signal
 import stat
 import subprocess
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -36,7 +36,7 @@ TOKEN = "token-7F3a"
 @contextmanager
 def following(distlaunch: Cli, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """A launcher that follows a run of the script that waits for the file `go`, until the block ends."""
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = distlaunch.start("local", *options, "x.py", "go", real=True, **quiet)
     try:
         yield process
@@ -101,10 +101,12 @@ def test_tokens_and_the_secret_are_in_no_file_that_others_can_read_and_in_no_out
 @pytest.mark.parametrize("kind", ["down", "hanging", "broken", "redirecting"])
 def test_a_bad_receiver_does_not_disturb_the_run_or_other_receivers(distlaunch: Cli, kind: str) -> None:
     distlaunch.write("x.py", "print('fine')")
-    with silent() as hanging, receiver(500) as broken, receiver() as good, receiver() as target:
-        with receiver(307, location=target.url) as redirecting:
-            bad = {"down": closed(), "hanging": hanging, "broken": broken.url, "redirecting": redirecting.url}[kind]
-            done = distlaunch("local", "--notify", bad, "--notify", good.url, "x.py")
+    with ExitStack() as servers:
+        hanging, broken = servers.enter_context(silent()), servers.enter_context(receiver(500))
+        good, target = servers.enter_context(receiver()), servers.enter_context(receiver())
+        redirecting = servers.enter_context(receiver(307, location=target.url))
+        bad = {"down": closed(), "hanging": hanging, "broken": broken.url, "redirecting": redirecting.url}[kind]
+        done = distlaunch("local", "--notify", bad, "--notify", good.url, "x.py")
 
     assert done.exit_code == 0, done.stderr
     assert "fine" in done.stdout
@@ -152,13 +154,12 @@ def test_node_0_tells_the_end_once_the_launcher_was_killed(distlaunch: Cli) -> N
 
 def test_the_launcher_tells_of_a_node_0_that_was_killed(distlaunch: Cli) -> None:
     distlaunch.write("x.py", WAITS)
-    with receiver() as there:
-        with following(distlaunch, "--notify", there.url) as launcher:
-            wait_until("the start to be told", lambda: there.types == ["run.start"])
-            stream = next(distlaunch.runs.glob("*/nodes/0/stream"))
-            wait_until("the script to run", lambda: b"waits" in stream.read_bytes())
-            os.kill(json.loads(stream.with_name("agent.json").read_text())["pid"], signal.SIGKILL)
-            launcher.wait(60)
+    with receiver() as there, following(distlaunch, "--notify", there.url) as launcher:
+        wait_until("the start to be told", lambda: there.types == ["run.start"])
+        stream = next(distlaunch.runs.glob("*/nodes/0/stream"))
+        wait_until("the script to run", lambda: b"waits" in stream.read_bytes())
+        os.kill(json.loads(stream.with_name("agent.json").read_text())["pid"], signal.SIGKILL)
+        launcher.wait(60)
 
     assert there.types[0] == "run.start"
     assert there.types.count("run.end") == 1

@@ -42,7 +42,7 @@ class Telling(Writer):
             for trouble in self._notices.finish(fields):
                 super().event("warning", message=f"not told: {trouble}")
         super().event(name, **fields)
-        what = notice.of_event(name, fields, self._notices.heard)
+        what = notice.of_event(name, self._notices.heard)
         if what:
             self._offer(self._notices.made(what, fields))
             self._notices.begin()
@@ -71,7 +71,6 @@ class Notices:
         self._failed = False
         self._until = math.inf
         """When a launcher has had its time, at the end of the node."""
-
 
     def made(self, what: str, fields: Dict[str, Any]) -> Notice:
         """The notice for an event."""

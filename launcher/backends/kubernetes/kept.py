@@ -78,8 +78,10 @@ def planned(plan: KubernetesPlan, opts: KubernetesOptions, cluster: Cluster) -> 
 
 def keep(plan: KubernetesPlan) -> None:
     """Write what is about to be sent."""
-    beside = {"function": plan.job.function, "notify": plan.job.notify}
-    write(plan.run_dir, {"objects": [*plan.objects], "secrets": [*plan.secrets], **beside})
+    write(plan.run_dir, {
+        "objects": [*plan.objects], "secrets": [*plan.secrets],
+        "function": plan.job.function, "notify": plan.job.notify,
+    })  # fmt: skip
 
 
 def write(run_dir: Path, kept: Kept) -> None:

@@ -166,7 +166,10 @@ def network_policy(name: str, run: str, opts: KubernetesOptions) -> Manifest:
 
 
 def key_secret(name: str, run: str, opts: KubernetesOptions, key: str, job: Job) -> Manifest:
-    """A Secret, as more users can read ConfigMaps: the run's key, the function, whom to tell. `SpecError`: too large."""
+    """A Secret, as more users can read ConfigMaps: the run's key, the function, whom to tell.
+
+    Raises `SpecError` if the function is too large.
+    """
     function = job.function
     if function and len(function) > _FUNCTION_BYTES:
         raise SpecError(

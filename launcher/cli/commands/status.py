@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from launcher import output
 from launcher.cli.parameters import OnOption, OutputOption, RunArgument, flag
-from launcher.console import live_line, node_table, progress_text, race_table, summary, tables
+from launcher.console import live_line, node_table, progress_text, race_table, summary, tables, usage_text
 from launcher.errors import RunContinuesError
 from launcher.service import finding, listing, observe
 
@@ -70,6 +70,9 @@ def _lines(run: Run, state: Status, *, whole: bool, verbose: bool) -> list[str]:
     if state["progress"] is not None:
         lines.append(f"progress {progress_text.line(state['progress'])}")
     lines += [f"odd      {progress_text.finding(one)}" for one in state["findings"][:_FINDINGS]]
+    if state["usage"] is not None:
+        lines.append(f"used     {usage_text.line(state['usage'])}")
+    lines += [f"link     {link}" for link in state["links"]]
     lines.append(f"path     {run.path}")
     lines += [f"outputs  {where}" for where in summary.outputs(run, state)]
     if isinstance(cause := state.get("cause"), dict):
