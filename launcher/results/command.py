@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from launcher.results import cluster, files, race, run
+from launcher.results import cluster, files, metrics, race, run
 
 
 class Error(TypedDict):
@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[type, ...]] = {
     "status": (run.Status,),
     "ls": (run.Runs, run.ClusterRuns),
     "logs": (),
+    "metrics": (metrics.Metrics,),
     "attach": (run.Followed, run.Started),
     "wait": (run.Waited,),
     "shell": (),

@@ -18,7 +18,7 @@ _NODES = 8
 
 _MOST = 8
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*m|\x1b\]8;[^\x07\x1b]*(?:\x07|\x1b\\)")
-_LINK = re.compile(rb"View run\b[^\n]{0,300}? at:? +(https?://[!-~]{1,500})")
+_LINK = re.compile(rb"View run\b[^\n]{0,300}? at:? +(https?://[^\s\"'<>\x00-\x1f\x7f-\xff]{1,500})")
 
 
 def of(run: Run) -> list[str]:

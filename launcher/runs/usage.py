@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from launcher.agent.protocol import Event
@@ -173,7 +174,7 @@ def _between_s(nodes: Sequence[NodeUsage]) -> float:
     """How long no worker ran between two attempts."""
     known = sorted({attempt for node in nodes for attempt in node.attempts})
     total = 0.0
-    for before, after in zip(known, known[1:], strict=False):
+    for before, after in pairwise(known):
         ended = max(node.attempts[before][1] for node in nodes if before in node.attempts)
         began = [node.working[after] for node in nodes if after in node.working]
         total += max(0.0, min(began) - ended) if began else 0.0

@@ -226,6 +226,7 @@ class JobOptions:
         flags=("--notify",),
         help="Tell this webhook, or a service by its apprise URL, of the run's start, first failure, hangs and end.",
         adds_up=True,
+        executes=True,
         check=job_checks.notify,
         group="job",
     )
@@ -234,6 +235,7 @@ class JobOptions:
         metavar="NAME",
         help="Variable with the secret that signs what webhooks get.",
         group="job",
+        executes=True,
         check=job_checks.notify_secret,
     )
     ps: int = option(

@@ -126,6 +126,14 @@ def status(here: Path) -> None:
     assert result_of(here, "status", run) == distlaunch.get(run).status()
 
 
+def metrics(here: Path) -> None:
+    run = ended(here)
+    page = result_of(here, "metrics", run)
+    assert page["runs"] == [run]
+    assert page["text"] == distlaunch.metrics(run)
+    assert distlaunch.metrics() == page["text"]
+
+
 def logs(here: Path) -> None:
     run = ended(here)
     done = Cli(here)("logs", run, "--rank", "1")
@@ -271,6 +279,7 @@ CALLS: dict[str, Callable[[Path], None]] = {
     "ls": ls,
     "status": status,
     "logs": logs,
+    "metrics": metrics,
     "attach": attach,
     "wait": wait,
     "shell": shell,

@@ -41,6 +41,9 @@ _NOT_OURS: tuple[str, ...] = (
     "no_python",
     "contract",
     "ps",
+    "tracking",
+    "notify",
+    "notify_secret",
 )
 _NOT_OURS += (
     "module",
