@@ -1,4 +1,4 @@
-"""What is told of a run, to webhooks and through apprise: the same, and with the same id, whoever tells it."""
+"""Notices of a run, for webhooks and through apprise: a launcher and an agent make the same, with the same id."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def taken(directory: str, notice: str) -> bool:
 
 
 def of_event(name: str, heard: List[str]) -> Optional[str]:
-    """What an event of node 0 is told as; None: as nothing. `heard`: what was told before."""
+    """Which notice an event of node 0 needs; None: none. `heard`: those of this attempt so far."""
     if name == "rendezvous" and START not in heard:
         return START
     if name in ("restart", "failure") and FAILURE not in heard:

@@ -40,7 +40,7 @@ def function_in(path: str) -> str:
 
 
 def notify_in(path: str) -> Optional[str]:
-    """Whom to tell of the run; None: nobody."""
+    """Whom to tell of the run; None: no one."""
     try:
         with open(path, encoding="ascii") as file:
             return file.read()

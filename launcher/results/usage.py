@@ -38,7 +38,7 @@ class Usage(TypedDict):
     """Memory of that node."""
 
     whole: bool
-    """False: its streams are so long that only their ends were read, and restarts between them are missing."""
+    """False: only the ends of its streams were read, as they are long, and restarts between them are missing."""
 
 
 class MaybeUsage(TypedDict, total=False):

@@ -74,7 +74,7 @@ class Page:
         self._samples: dict[str, list[Sample]] = {}
 
     def add(self, name: str, value: float | None, /, **labels: object) -> None:
-        """Add a value of this family; None, or what is no number, is left out."""
+        """Add a value of this family; None, or infinity, is left out."""
         if name not in FAMILIES:
             raise ValueError(f"unknown metric {name}")
         if value is not None and math.isfinite(value):
@@ -82,7 +82,7 @@ class Page:
             self._samples.setdefault(name, []).append(Sample(name, texts, float(value)))
 
     def text(self) -> str:
-        """All of it, whole: the last line says so."""
+        """All of it; the last line marks its end."""
         lines: list[str] = []
         for name, about in FAMILIES.items():
             if samples := self._samples.get(name):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from launcher.runs.samples import NodeSample
 
 AFTER_END_S = 3600.0
-"""So long after its end a run is among those that `metrics` without a run is about."""
+"""For this time after its end, `metrics` without a run has the run."""
 
 _LOOKED_AT = 500
 _STATES = (*get_args(get_args(State)[0]), *map(str, ENDS))

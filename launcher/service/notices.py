@@ -31,7 +31,7 @@ _KINDS = (notice.START, notice.FAILURE, HANG, END)
 
 
 def teller_of(run: Run, backend: AnyBackend) -> Teller | None:
-    """Who tells of the run; None: there is nobody to tell, or nobody that this user knows of."""
+    """What sends notices of the run; None: it has no receivers, or none that this user may know."""
     receivers = _receivers(run)
     return Teller(run, backend, receivers) if receivers else None
 
@@ -61,7 +61,7 @@ class Teller:
         """Attempts whose end node 0 has offered to tell."""
 
         self._held: Notice | None = None
-        """The end that was taken on: it is told once the run's outcome is known."""
+        """The end that was taken on: sent once the run's outcome is known."""
 
         self._after = ""
         """Why the attempt before the current one ended: only its cluster knew."""
@@ -165,7 +165,7 @@ class Teller:
 
 
 class _Line:
-    """What one receiver is told, in order, in a thread of its own."""
+    """The notices for one receiver, in order, in a thread of its own."""
 
     def __init__(self, url: str, secret: str) -> None:
         self.url, self._secret = url, secret
@@ -179,7 +179,7 @@ class _Line:
         self._notices.put(made)
 
     def close(self, limit: float) -> list[str]:
-        """Wait until all is told, or up to the limit on the monotonic clock; returns what went wrong."""
+        """Wait until all are sent, or up to the limit on the monotonic clock; returns what went wrong."""
         self._notices.put(None)
         self._thread.join(max(0.1, limit - time.monotonic()))
         late = ["it has not answered in time"] if self._thread.is_alive() else []

@@ -86,14 +86,13 @@ def resolve(backend_name: str | None, values: Mapping[str, Any], settings: confi
     asked = config.build(JobOptions, job)
     options, fetch = _with_keyboard(options, asked), to_fetch(options, job)
     lent = _lent(options, asked, ranks, where.backend)
-    made = told(_made(job, options, values, settings, where), asked, options)
     ranks = ranks | {int(options.interactive)} if options.interactive and ranks is not None else ranks
     return Request(
         backend=where.backend,
         backend_name=where.backend.name,
         cluster=where.cluster.name if where.cluster else None,
         job=replace(
-            made,
+            told(_made(job, options, values, settings, where), asked, options),
             terminal=lent,
             debug=int(options.debug) if options.debug else None,
             fetches=asked.fetch_node if fetch else "",

@@ -24,7 +24,7 @@ _HINT = "write https://HOST/PATH, a URL of apprise such as slack://..., or env:N
 
 
 class Receivers(NamedTuple):
-    """Who is told: what agents get of it is in the file `notify` of the run."""
+    """The receivers of a run's notices, as its file `notify` has them."""
 
     webhooks: tuple[str, ...]
     others: tuple[str, ...]
@@ -100,7 +100,7 @@ def shown(text: str) -> str:
 
 
 def receivers(texts: Iterable[str], secret_name: str, *, followed: bool) -> Receivers | None:
-    """Whom to tell, with the values of the named variables; None: nobody. Raises `SpecError`."""
+    """Whom to tell, with the values of the named variables; None: no one. Raises `SpecError`."""
     urls = list(dict.fromkeys(_value(text) for text in texts))
     if not urls:
         return None

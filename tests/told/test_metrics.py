@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
-from prometheus_client.parser import text_string_to_metric_families as older
+from prometheus_client import parser
+from prometheus_client.openmetrics import parser as new_parser
 
 from launcher.runs.metrics import COUNTERS, FAMILIES, Page
 from testbed import wait_until
@@ -17,6 +17,9 @@ from tests.command import ROOT, Cli
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+openmetrics: Any = new_parser.text_string_to_metric_families
+older: Any = parser.text_string_to_metric_families
 
 STEPS = """
 import os, time

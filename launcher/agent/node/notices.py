@@ -1,6 +1,6 @@
-"""Node 0 offers what is to be told of the run to a launcher that follows it, and tells it itself if none takes it on.
+"""Node 0 offers its notices of the run to a launcher that follows it, and sends those that none takes on.
 
-Each notice is an event of the stream first. Whoever creates its file in the run's directory sends it, nobody else.
+Each notice is an event of the stream first. Only the process that creates its file in the run's directory sends it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from typing import Any, Dict, List
 
 from .. import notice, webhook
+from ..failures import Failure
 from ..job import Job
 from ..notice import END, HANG, Notice
 from ..stream.writer import Writer
@@ -23,18 +24,18 @@ _SEND_S, _SEND_AT_STOP_S = 12.0, 4.0
 """How long sending may take; the latter also once something could not be sent."""
 
 _LOOK_S = 0.05
-_STOPPED = ("cancelled", "preempted", "timeout")
+_STOPPED = (Failure.CANCELLED, Failure.PREEMPTED, Failure.TIMEOUT)
 
 
 class Telling(Writer):
-    """A stream whose events are told, too."""
+    """A stream that makes notices of its events."""
 
     def __init__(self, notices: Notices, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self._notices = notices
 
     def event(self, name: str, **fields: Any) -> None:
-        """Write an event, and what it tells. `done` is written after that was taken on or sent."""
+        """Write an event, and offer a notice of it. `done` is written after its notice was taken on or sent."""
         for trouble in self._notices.troubles():
             super().event("warning", message=f"not told: {trouble}")
         if name == "done":
@@ -53,7 +54,7 @@ class Telling(Writer):
 
 
 class Notices:
-    """What is told of the run, one after the other, in a thread: no receiver holds up the node."""
+    """The notices of the run, each in a thread: no receiver holds up the node."""
 
     def __init__(self, job: Job) -> None:
         asked = json.loads(job.notify or "{}")
@@ -63,7 +64,7 @@ class Notices:
         self._followed = bool(asked.get("followed")) and not job.array
         """Whether a launcher has followed the run so far, as far as is known."""
 
-        self._run, self._attempt, self._directory = job.tracked_as or job.run, job.attempt, job.directory
+        self._job = job
         self.heard: List[str] = []
         self._waiting: List[Notice] = []
         self._threads: List[threading.Thread] = []
@@ -82,7 +83,13 @@ class Notices:
             about["message"] = str(fields.get("message") or "")[:2000]
         else:
             about["cause"] = notice.brief(fields.get("cause"))
-        made = Notice(what, self._run, self._attempt, about, self.heard.count(HANG) if what == HANG else 0)
+        made = Notice(
+            what,
+            self._job.tracked_as or self._job.run,
+            self._job.attempt,
+            about,
+            self.heard.count(HANG) if what == HANG else 0,
+        )
         self._waiting.append(made)
         return made
 
@@ -90,12 +97,12 @@ class Notices:
         """The notice for the end of the node, and so of this attempt of the run."""
         more = {name: fields.get(name) for name in ("exit_code", "restarts", "duration_s")}
         about = {"time": time.time(), **notice.end(fields["result"], fields.get("cause"), **more)}
-        made = Notice(END, self._run, self._attempt, about)
+        made = Notice(END, self._job.tracked_as or self._job.run, self._job.attempt, about)
         self._waiting.append(made)
         return made
 
     def begin(self) -> None:
-        """Have the last notice told, by whoever takes it on."""
+        """Have the last notice sent, by a launcher or from here."""
         thread = threading.Thread(target=self._tell, args=(self._waiting.pop(), _TAKEN_S, _SEND_S), name="notice")
         thread.daemon = True
         self._threads.append(thread)
@@ -121,10 +128,10 @@ class Notices:
         limit = time.monotonic() + taken_s
         try:
             while self._followed and time.monotonic() < min(limit, self._until):
-                if notice.taken(self._directory, made.id):
+                if notice.taken(self._job.directory, made.id):
                     return
                 time.sleep(_LOOK_S)
-            if not notice.take(self._directory, made.id):
+            if not notice.take(self._job.directory, made.id):
                 return
         except OSError as error:  # a full disk: better twice than not at all
             self._troubles.append(f"{made.what} may be told twice: {error.strerror}")
