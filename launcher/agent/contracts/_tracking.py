@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, List, Mapping
 
 from ._contract import Variable
@@ -24,7 +23,7 @@ def of_trackers(job: Job, rank: int, env: Mapping[str, str]) -> List[Variable]:
     if job.tracking == "off":
         return []
     name = job.tracked_as or job.run
-    run = re.sub(r"[^A-Za-z0-9_-]", "-", name)
+    run = name.replace("/", "-")  # of an array's task
     tags = json.dumps({"distlaunch.run": name, "distlaunch.attempt": str(job.attempt)})
     found = [
         Variable("WANDB_RUN_GROUP", run, "Weights & Biases shows the run's ranks and attempts as one group"),
