@@ -39,7 +39,6 @@ def ls(  # noqa: PLR0917 - one parameter for each option
     """List runs, newest last.
 
     $ distlaunch ls --state running,failed --since 2h
-    $ distlaunch ls --usage --since 7d
     $ distlaunch ls --on juno
     """
     directory = observe.directory(fmt)
