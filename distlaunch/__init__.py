@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from distlaunch._call import WorkerError, call
     from distlaunch._clusters import adopt, cluster_hosts, cluster_overviews, cluster_runs, doctor, logins, settings
     from distlaunch._events import CauseKnown, Event, NodeEvent, Progress, StateChanged, WorkerLine
+    from distlaunch._metrics import metrics
     from distlaunch._plan import Plan, plan, submit
     from distlaunch._result import Cause, Result
     from distlaunch._run import Run, get, prune, runs
@@ -65,6 +66,7 @@ __all__ = [
     "doctor",
     "get",
     "logins",
+    "metrics",
     "plan",
     "prune",
     "runs",
@@ -85,6 +87,7 @@ _MODULES = {
         "settings",
     ),
     "distlaunch._events": ("CauseKnown", "Event", "NodeEvent", "Progress", "StateChanged", "WorkerLine"),
+    "distlaunch._metrics": ("metrics",),
     "distlaunch._plan": ("Plan", "plan", "submit"),
     "distlaunch._result": ("Cause", "Result"),
     "distlaunch._run": ("Run", "get", "prune", "runs"),

@@ -40,3 +40,14 @@ def _log(kind: str, text: str) -> None:
     if not any(isinstance(handler, logging.NullHandler) for handler in logger.handlers):
         logger.addHandler(logging.NullHandler())
     logger.log({"detail": logging.DEBUG, "note": logging.INFO}.get(kind, logging.WARNING), "%s", text)
+
+
+def told(found: Iterator[R]) -> Iterator[R]:
+    """The same items, with messages logged while the next one is fetched."""
+    while True:
+        with logged():
+            try:
+                each = next(found)
+            except StopIteration:
+                return
+        yield each

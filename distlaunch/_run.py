@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from distlaunch import _events
 from distlaunch._events import CauseKnown, StateChanged
-from distlaunch._messages import logged, quiet
+from distlaunch._messages import logged, quiet, told
 from distlaunch._result import Result
 from launcher.errors import RequestError
 from launcher.runs import directories, records
-from launcher.service import again, finding, listing, observe, removal
+from launcher.service import again, finding, listing, observe, removal, report_file, reports, top
 from launcher.service import cancel as ending
 from launcher.service import fetch as fetching
 from launcher.service import logs as streams
 from launcher.service import move as moving
+from launcher.service import stacks as looking
 from launcher.service.selection import Selection
 
 if TYPE_CHECKING:
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
 
     from distlaunch._events import Event, WorkerLine
     from launcher.results.files import Fetched
+    from launcher.results.report import Report
     from launcher.results.run import RunState, Status
-
-T = TypeVar("T")
+    from launcher.results.stacks import Stacks
+    from launcher.results.top import Top
 
 _POLL_S = 0.05
 
@@ -85,6 +87,19 @@ class Run:
         record = directories.again(self._record)
         return listing.whole(record, observe.state_of(record))
 
+    @quiet
+    def top(self) -> Top:
+        """Its nodes and ranks now, the odd first: the `result` of `distlaunch top RUN --output json`."""
+        return top.once(directories.again(self._record))
+
+    @quiet
+    def report(self, path: str | os.PathLike[str] | None = None) -> Report:
+        """The run with its history. Also writes it to a file, as HTML if its name does not end in .md or .json."""
+        found = reports.make(directories.again(self._record))
+        if path is not None:
+            report_file.write(found, report_file.format_of(None, path), path)
+        return found
+
     @property
     def state(self) -> str:
         """Its current state, as listed in docs/cli.md. The cluster is asked if the run's directory has no answer."""
@@ -124,7 +139,7 @@ class Run:
         with logged():
             record = streams.readable(directories.again(self._record), follow=follow)
         known = None
-        for event in _told(_events.of_streams(record, follow=follow)):
+        for event in told(_events.of_streams(record, follow=follow)):
             known = event.cause if isinstance(event, CauseKnown) else known
             yield event
         result = self.wait() if follow else self.result
@@ -141,7 +156,7 @@ class Run:
             record = streams.readable(directories.again(self._record), follow=follow)
         if node is not None and not 0 <= node < len(record.hosts):
             raise RequestError(f"{self.id} has no node {node}", hint=f"nodes: 0 to {len(record.hosts) - 1}")
-        yield from _told(_events.lines(record, _events.ranks(rank), node, follow=follow))
+        yield from told(_events.lines(record, _events.ranks(rank), node, follow=follow))
 
     @quiet
     def cancel(self, *, force: bool = False, wait: bool = True) -> Result | None:
@@ -159,6 +174,11 @@ class Run:
         if record.handle is None or record.result is not None:
             raise RequestError(f"{self.id} does not run", hint=f"distlaunch status {self.id}")
         observe.backend_of(record).signal(record.handle, int(signum))
+
+    @quiet
+    def stacks(self, *, rank: int | str | Iterable[int] | None = None) -> Stacks:
+        """Where its ranks are now: the `result` of `distlaunch stacks`. `rank` as in `logs`."""
+        return looking.take(directories.again(self._record), _events.ranks(rank))
 
     @quiet
     def requeue(self) -> int:
@@ -278,14 +298,3 @@ def prune(
 
 def _root(runs_dir: str | os.PathLike[str] | None) -> Path:
     return observe.runs_root(None if runs_dir is None else str(runs_dir))
-
-
-def _told(found: Iterator[T]) -> Iterator[T]:
-    """The same items, with messages logged while the next one is fetched."""
-    while True:
-        with logged():
-            try:
-                each = next(found)
-            except StopIteration:
-                return
-        yield each

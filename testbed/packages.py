@@ -41,6 +41,7 @@ KUBERNETES_NODE: Mapping[str, str] = {
     "/usr/lib/cni/host-local": "containernetworking-plugins",
 }  # fmt: skip
 KUBERNETES_POLICIES: Mapping[str, str] = {"iptables": "iptables", "ipset": "ipset"}
+BROWSER: Mapping[str, str] = {"chromium": "chromium"}
 
 SERVICES: Mapping[str, str] = {
     "slurmctld": "slurmctld", "slurmd": "slurmd", "munge": "munge", "slurmdbd": "slurmdbd", "mariadb-server": "mariadb",

@@ -19,7 +19,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from launcher import backends
 from launcher.agent.failures import ENDS
-from launcher.results import cluster, command, files, lines, run
+from launcher.results import cluster, command, files, lines, report, run, stacks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -104,7 +104,7 @@ def _lines() -> dict[str, Any]:
 
 def schemas() -> dict[str, dict[str, Any]]:
     """All schemas, by file name."""
-    for module in (run, files, cluster, command, lines):
+    for module in (run, files, cluster, report, command, lines, stacks):
         _strict(module)
     found = {}
     for name, kinds in command.COMMANDS.items():

@@ -14,7 +14,7 @@ TREES = ("launcher", "distlaunch", "train", "testbed", "tests", "benchmarks")
 LAYERS = (
     {"cli", "__main__"},
     {"torchrun", "service"},
-    {"console", "doctor"},
+    {"console", "doctor", "pages"},
     {"backends"},
     {"settings", "payload", "login"},
     {"runs"},

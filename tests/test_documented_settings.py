@@ -25,6 +25,8 @@ def test_the_settings_of_every_launch_are_in_their_table_with_their_defaults() -
         "numa_binding": ("none", ""),
         "time": ("none", ""),
         "claim": ("none", ""),
+        "notify": ("none", ()),
+        "notify_secret": ("none", ""),
         "workers": ("none", 0),
         "runs_dir": ("`~/.distlaunch/runs`", ""),
     }

@@ -12,7 +12,12 @@ from tests.imports import ROOT, files, named
 
 @pytest.mark.parametrize(
     ("library", "directory"),
-    [("typer", "launcher/cli"), ("rich", "launcher/console"), ("kubernetes", "launcher/backends/kubernetes")],
+    [
+        ("typer", "launcher/cli"),
+        ("rich", "launcher/console"),
+        ("kubernetes", "launcher/backends/kubernetes"),
+        ("drawsvg", "launcher/pages"),
+    ],
 )
 def test_a_library_is_imported_in_one_package_only(library: str, directory: str) -> None:
     using = {

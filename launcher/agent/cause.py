@@ -213,15 +213,22 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def timed_out(waited: Cause, ranks: Collection[int], every: Sequence[int]) -> Cause:
+def timed_out(
+    waited: Cause,
+    ranks: Collection[int],
+    every: Sequence[int],
+    where: Callable[[List[int], Optional[str]], str] = lambda *_: "",
+) -> Cause:
     """The cause if `ranks` of `every` rank waited in a collective that timed out; `waited` is the first report of it.
 
-    The ranks that did not wait are to blame: they failed silently, hung, or were elsewhere in the script.
+    The ranks that did not wait are to blame: they failed silently, hung, or were elsewhere in the script. `where` tells
+    what they do, given the traceback of one that waited.
     """
     others = [rank for rank in every if rank not in ranks]
     if not others:
         return {**waited, "message": f"all {len(every)} ranks timed out in a collective: {waited['message']}"}
     message = f"{_ranks(sorted(ranks))} timed out in a collective; {_ranks(others)} had not joined it"
+    message = "; ".join(filter(None, [message, where(others, waited["traceback"])]))
     whose = f"rank {waited['rank']}, which waited for it: {waited['message']}\n"
     cause: Cause = {**waited, "rank": others[0], "message": message, "traceback": whose + (waited["traceback"] or "")}
     cause["host"] = cause["node"] = cause["local_rank"] = cause["exit_code"] = cause["signal"] = None

@@ -54,6 +54,15 @@ class Failure(str, Enum):
         "collective",
         About("a collective timed out", 1, True, "ranks waited in a collective for one that did not join it"),
     )
+    NO_PROGRESS = (
+        "no_progress",
+        About(
+            "the run hung",
+            1,
+            True,
+            "no rank made progress for `--hang-after`, and `--on-hang` ends such a run",
+        ),
+    )
     FABRIC = (
         "fabric",
         About("the network failed", 1, True, "a connection could not be made, or was lost"),

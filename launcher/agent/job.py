@@ -8,16 +8,16 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 
 from .failures import Failure
-from .secret_files import FUNCTION_FILE, KEY_FILE, function_in, key_in
+from .secret_files import beside
 
 if TYPE_CHECKING:
     from .messages import LentTerminal, Rendezvous
 
 LOOPBACK = "127.0.0.1"
-_BESIDE = ("key", "function")
+_BESIDE = ("key", "function", "notify")
 _IF_SET = (
     *("output_dir", "project", "hold_s", "hold_node", "debug", "terminal", "array", "may_move", "plain_stream"),
-    *("claim", "contract", "ps", "roles"),
+    *("claim", "contract", "ps", "roles", "tracking", "tracked_as", "samples_s", "hang_after_s", "on_hang"),
 )
 """Fields that few runs set; left out of the JSON if unset."""
 
@@ -84,6 +84,9 @@ class Job(NamedTuple):
     heartbeat_s: float = 10.0
     """Interval of the heartbeats in an agent's stream."""
 
+    samples_s: float = 10.0
+    """Interval of the samples in it; 0: none."""
+
     plain_stream: bool = False
     """Whether people read the stream, too, as the log of a pod (`stream/plain.py`)."""
 
@@ -127,6 +130,12 @@ class Job(NamedTuple):
     stream_wait_s: float = 300.0
     """How long an exiting agent waits for a blocked stream: a stalled disk, or a pipe without a reader."""
 
+    hang_after_s: Optional[float] = 300.0
+    """How long all ranks may be silent before their stacks are compared; None: they never are."""
+
+    on_hang: str = "warn"
+    """What follows from a hang: `warn`, `end` or `restart`."""
+
     master_port: Optional[int] = None
     sigterm_means: str = Failure.CANCELLED
     """The result after a SIGTERM to the agent: `cancelled`, or `preempted` if the scheduler sends it."""
@@ -162,12 +171,10 @@ class Job(NamedTuple):
     """Additional variables of each node, by node rank."""
 
     terminal: Optional[LentTerminal] = None
-    """The launcher's terminal and stdin, which `streams_of` divides among the workers; None: they get neither.
+    """The launcher's terminal and stdin, which `group/requests.py` divides among the workers; None: they get neither.
 
-    `rank`: the only rank that is shown, or with `interactive` the rank that has the keyboard. `stdin`: `tty`, `pipe`
-    (the launcher's stdin, through the socket), `passed` (its own descriptor, on the same host) or `null`. `stdout` and
-    `stderr`: whether they are the terminal. `size`, `modes`, `term`: those of the terminal. `very`: by stream, the path
-    of the launcher's own terminal, which all workers share.
+    `rank`: the only rank that is shown, or with `interactive` the rank that has the keyboard. The other fields are
+    those of `LentTerminal`; `very` is, by stream, the path of the launcher's own terminal, which all workers share.
     """
 
     key: str = ""
@@ -193,6 +200,13 @@ class Job(NamedTuple):
     roles: Optional[List[Dict[str, Any]]] = None
     """Groups of nodes that differ, in the order of their nodes: `name`, `nodes`, and the fields that are their own."""
 
+    tracking: str = "continue"
+    tracked_as: Optional[str] = None
+    """What experiment trackers get, and the run's id for them if it is another (`contracts/_tracking.py`)."""
+
+    notify: Optional[str] = None
+    """Whom node 0 tells of the run, as JSON (`node/notices.py`): in the file `notify`, never in spec.json."""
+
     may_move: bool = False
     """Whether `directory`, which contains spec.json, may be moved: `read` adjusts the job's paths below it."""
 
@@ -206,10 +220,7 @@ class Job(NamedTuple):
             names = ", ".join(unknown)
             raise ValueError(f"{path}: unknown fields {names}: launcher and agent differ in version")
         job = cls(**data)
-        beside = os.path.dirname(path)
-        job = job._replace(key=key_in(os.path.join(beside, KEY_FILE), alone=job.max_nodes == 1))
-        if job.kind == "function":
-            job = job._replace(function=function_in(os.path.join(beside, FUNCTION_FILE)))
+        job = job._replace(**beside(os.path.dirname(path), alone=job.max_nodes == 1, calls=job.kind == "function"))
         return job.moved_to(os.path.dirname(os.path.abspath(path))) if job.may_move else job
 
     def to_json(self, *, without: Sequence[str] = ()) -> Dict[str, Any]:
@@ -270,17 +281,6 @@ class Job(NamedTuple):
     def passes_stdin(self) -> bool:
         """Whether workers inherit the stdin that the agent was started with."""
         return self.terminal is not None and self.terminal["stdin"] == "passed"
-
-    def streams_of(self, rank: int, world_size: int) -> Optional[LentTerminal]:
-        """The request to `streams.made` for this worker; None: an empty stdin, and pipes."""
-        if self.terminal is None or self.array:
-            return None
-        lent, mine, stdin = self.terminal, self.terminal["rank"] == rank, self.terminal["stdin"]
-        reads = mine if lent["interactive"] else stdin == "passed" or (mine and world_size == 1)
-        stdout, stderr = mine and lent["stdout"], mine and lent["stderr"]
-        if (not reads or stdin == "null") and not (stdout or stderr):
-            return None
-        return {**lent, "stdout": stdout, "stderr": stderr, "stdin": stdin if reads else "null"}
 
     def environment(self, base: Dict[str, str], node_rank: int) -> Dict[str, str]:
         """The environment that all workers of a node share, without what `threads` decides."""

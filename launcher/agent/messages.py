@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Literal, Optional, Tuple, TypedDict
 
+from . import hang_messages
 from .channel import Channel
 
 Json = Dict[str, Any]
@@ -87,7 +88,6 @@ class Verdict(_Published, total=False):
     cause: Cause
     message: str
     """Of a lost node."""
-
     time: float
     secondary: bool
     stop: str
@@ -180,9 +180,10 @@ class Signal(TypedDict, total=False):
 
 
 class AgentToServer(Signal, total=False):
-    """`setup` comes first, on node 0 with its listening socket."""
+    """`setup` comes first, on node 0 with its listening socket. `stacks`: ask all workers for theirs."""
 
     setup: ServerSetup
+    stacks: bool
     quit: bool
 
 
@@ -248,11 +249,10 @@ class Result(TypedDict, total=False):
     time: float
 
 
-class GroupToAgent(TypedDict, total=False):
+class GroupToAgent(hang_messages.GroupToAgent, total=False):
     """The last message is `ended` or `broken`."""
 
     ended: Result
-
     event: str
     fields: Json
     ask_cause: List[int]
@@ -268,7 +268,7 @@ class GroupToAgent(TypedDict, total=False):
     """With `broken`."""
 
 
-class AgentToGroup(TypedDict, total=False):
+class AgentToGroup(hang_messages.AgentToGroup, total=False):
     """`endpoint` and `cause` are replies; `stop` and `ends` come at any time."""
 
     endpoint: Tuple[str, int]

@@ -96,6 +96,8 @@ class LineTagger:
 
         self._whole, self._part = self.tag + b" ", self.tag + b"+"
         self.pending = b""
+        self.lines = 0
+        """How many lines were completed."""
 
     def feed(self, data: bytes) -> bytes:
         """Records for all lines that `data` completes; what follows the last newline waits in `pending`."""
@@ -104,6 +106,7 @@ class LineTagger:
         out = b""
         if end >= 0:
             out = self._whole + data[:end].replace(b"\n", b"\n" + self._whole) + b"\n"
+            self.lines += (len(out) - end - 1) // len(self._whole)
         self.pending = data[end + 1 :]
         if len(self.pending) >= MAX_PAYLOAD_BYTES:
             out += self.flush()

@@ -33,3 +33,8 @@ def ranks_of(node_rank: int, workers: Sequence[int]) -> List[Ranks]:
     """The ranks of a node's workers, given the number of workers on each node."""
     first, world = sum(workers[:node_rank]), sum(workers)
     return [Ranks(first + local, local, first + local, world, world) for local in range(workers[node_rank])]
+
+
+def progress_file(round_number: int, local_rank: int) -> str:
+    """The name of the file in which a worker may tell its progress."""
+    return f"progress-{round_number}-{local_rank}"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from launcher.agent.system.processes import ASKS_FOR_STACKS
 from launcher.backends._writing import write_files
 from launcher.errors import CommandError
 
@@ -72,7 +73,6 @@ class Chunk:
     """Bytes of one node's agent stream, in order, split anywhere."""
 
     node: Source
-
     data: bytes
 
 
@@ -103,6 +103,9 @@ class Backend(ABC, Generic[P, H, Opts]):
 
     prints: ClassVar[Mapping[str, str]] = {}
     """Flags that print something and start nothing: help text by parameter name."""
+
+    asks_for_stacks: ClassVar[int] = ASKS_FOR_STACKS
+    """The signal by which agents take the stacks of their workers; it must not harm other processes that get it."""
 
     ask_every_s: ClassVar[float] = 10.0
     """Maximum time between queries about a followed run; a cluster's controller serves other users, too."""
@@ -182,8 +185,8 @@ class Backend(ABC, Generic[P, H, Opts]):
     def write(self, plan: P, directory: Path) -> Written:
         """Write everything needed to run the plan by hand, even without the launcher or in another directory."""
         texts, more = self.render(plan), self.payload(plan)
-        write_files(directory, {name: text.encode(errors="surrogateescape") for name, text in texts.items()})
-        write_files(directory, more)
+        encoded = {name: text.encode(errors="surrogateescape") for name, text in texts.items()}
+        write_files(directory, {**encoded, **more})
         return Written(texts, tuple(more))
 
     def printed(self, flag: str) -> str:
@@ -208,8 +211,7 @@ class Backend(ABC, Generic[P, H, Opts]):
 
     def undo(self, handle: H) -> None:
         """End at once what exists of a failed submission. Raises if something may be left."""
-        found = self.recover(handle)
-        if found is None:
+        if (found := self.recover(handle)) is None:
             return
         self.cancel(found, force=True)
         limit = time.monotonic() + _UNDO_S
@@ -234,9 +236,7 @@ class Backend(ABC, Generic[P, H, Opts]):
         """The agent streams from their start, or from a byte offset for each node whose stream was read that far."""
 
     def open_terminal(self, handle: H, node: int, rank: int | None) -> Bridge:
-        """A connection to the agent's socket for the terminal of that rank's worker, which runs on that node.
-
-        Without a rank: to a new shell beside the workers.
+        """A connection to the terminal of that node's rank; without a rank, to a new shell beside the workers.
 
         Waits for it up to a limit, then raises `LaunchError`; a later error ends the stream, and `end` has the reason.
         """

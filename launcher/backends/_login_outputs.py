@@ -8,6 +8,7 @@ import re
 import tarfile
 from typing import IO, TYPE_CHECKING
 
+from launcher.agent import notice
 from launcher.agent.outputs.tree import SENT_MTIME_S, TreeError, matcher
 from launcher.backends._outputs import Ending, Listed, Listing, RemoteOutputs, check_name
 from launcher.errors import CommandError, RequestError
@@ -60,6 +61,11 @@ while IFS= read -r request; do
         ;;
     there) ls -p 2>/dev/null; printf 'end\n' ;;
     grant) : >"$2" && printf 'end\n' ;;
+    'take '*)
+        mkdir -p -m 700 "${2%/*}/$3"
+        (set -C && : >"${2%/*}/$3/${request#take }") 2>/dev/null && printf 'taken\n'
+        printf 'end\n'
+        ;;
     'read '*)
         request=${request#read }
         from=${request%% *}
@@ -107,7 +113,7 @@ class LoginOutputs(RemoteOutputs):
 
         Raises `CommandError` without an answer, `RequestError` if it sees no directory.
         """
-        text = remote.program(_SERVE, directory, granted)
+        text = remote.program(_SERVE, directory, granted, notice.PLACE)
         bridge = pipes.ProgramBridge([*login.words(), remote.command(text)])
         bridge.sock.sendall(text.encode(errors="surrogateescape"))
         try:
@@ -173,6 +179,10 @@ class LoginOutputs(RemoteOutputs):
     def grant(self) -> None:
         """As `Outputs` does."""
         list(self._lines(b"grant"))
+
+    def take(self, name: str) -> bool:
+        """As `Outputs` does."""
+        return b"taken" in list(self._lines(b"take " + name.encode()))
 
     def put(self, files: Mapping[str, Path]) -> None:
         """As `Outputs` does."""

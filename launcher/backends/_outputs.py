@@ -6,6 +6,7 @@ import json
 import os
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from launcher.agent import notice
 from launcher.agent.outputs import serve, signs
 from launcher.agent.outputs.receive import receive
 from launcher.agent.outputs.tree import Tree, TreeError
@@ -80,6 +81,9 @@ class Outputs(Protocol):
     def grant(self) -> None:
         """Tell node 0's agent that its run has the claim for which it waits. Raises `LaunchError`."""
 
+    def take(self, name: str) -> bool:
+        """Take on to send this notice of the run; False if somebody else has. Raises `LaunchError`."""
+
     def close(self) -> None:
         """Close the connection."""
 
@@ -118,6 +122,11 @@ class SharedOutputs:
     def grant(self) -> None:
         """As `Outputs` does."""
         storage.write_whole(self._run_dir / signs.GRANTED, b"", mode=0o600)
+
+    def take(self, name: str) -> bool:
+        """As `Outputs` does."""
+        with storage.storage_errors(self._run_dir):
+            return notice.take(str(self._run_dir), name)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -165,6 +174,10 @@ class RemoteOutputs:
     def grant(self) -> None:
         """As `Outputs` does."""
         self._ask({"grant": True}, lambda _: None)
+
+    def take(self, name: str) -> bool:
+        """As `Outputs` does."""
+        return self._ask({"take": name}, lambda _: None).get("taken") is True
 
     def put(self, files: Mapping[str, Path]) -> None:
         """As `Outputs` does."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from launcher.agent.secret_files import FUNCTION_FILE, KEY_FILE
+from launcher.agent.secret_files import FUNCTION_FILE, KEY_FILE, NOTIFY_FILE
 from launcher.system import storage, trust
 
 if TYPE_CHECKING:
@@ -16,11 +16,17 @@ if TYPE_CHECKING:
 
 
 def write_beside(directory: Path, job: Job) -> tuple[str, ...]:
-    """Write what belongs next to a run's spec.json, for its owner only: a new key, the function; returns the names."""
-    contents = {KEY_FILE: new_key(), **({FUNCTION_FILE: job.function} if job.function else {})}
+    """Write what belongs next to a run's spec.json, for its owner only; returns the names."""
+    contents = {KEY_FILE: new_key(), **secret_texts(job)}
     for name, text in contents.items():
         storage.write_whole(directory / name, text.encode("ascii"), mode=0o600)
     return tuple(contents)
+
+
+def secret_texts(job: Job) -> dict[str, str]:
+    """Other fields of the job that are not in spec.json, by the names of their files."""
+    texts = ((FUNCTION_FILE, job.function), (NOTIFY_FILE, job.notify))
+    return {name: text for name, text in texts if text}
 
 
 def new_key() -> str:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from launcher.service.fetching import Fetching
 
 
+_USAGE_S = 600.0
+"""After a run of this length, the closing lines have what it has used."""
+
+
 def interrupts(on_hangup: str, backend: AnyBackend | None) -> Interrupts:
     """How this process obeys signals; `on_hangup`: `cancel` or `detach`, empty for what fits the backend."""
     return Interrupts(detaches=on_hangup == "detach" or (not on_hangup and not (backend and backend.is_here)))
@@ -83,6 +87,8 @@ def close(run: Run, state: RunState, took_s: float, fetching: Fetching | None = 
     started: Started = {"run": run.id, "path": str(run.path), "job_id": run.job_id}
     data = cast("Followed", {**started, **state, "output_dir": run.output_dir})
     closing = summary.closing(run, state, took_s)
+    if took_s >= _USAGE_S:
+        closing[-1:-1] = _used(run, state)
     failure = fetching.error if fetching is not None else None
     if fetching is not None and fetching.result is not None:
         data["fetched"] = fetching.result
@@ -105,3 +111,12 @@ def close(run: Run, state: RunState, took_s: float, fetching: Fetching | None = 
         look = f"distlaunch {'ls' if run.tasks else 'logs'} {run.id}"
         output.failed_result(f"run_{state['state']}", message, look, data)
     return state["exit_code"] or 0
+
+
+def _used(run: Run, state: RunState) -> list[str]:
+    """What the run has used, as a closing line."""
+    from launcher.console import usage_text  # short runs do not need it
+    from launcher.runs import usage
+
+    found = usage.of(run, state)
+    return [f"  used: {usage_text.line(found)}"] if found is not None else []

@@ -113,9 +113,10 @@ class Announcer:
             self._once(
                 f"stopping: {Failure.CANCELLED if reason == Failure.PREEMPTED and self._is_cancelled() else reason}"
             )
-        elif record.name == "lines_lost":
+        elif record.name in ("lines_lost", "hang"):
             self._workers.end_line()
-            output.warn(f"{self._place(node)}: {lost_text(fields)}")
+            hang = f"no progress for {fields.get('silent_s')} s: {fields.get('message')}"
+            output.warn(hang if record.name == "hang" else f"{self._place(node)}: {lost_text(fields)}")
 
     def _gather(self, node: int, event: str, fields: dict[str, Any], now: float) -> None:
         """Take what many nodes may report alike: their waits and warnings."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from launcher.results import cluster, files, race, run
+from launcher.results import cluster, files, metrics, race, report, run, stacks, top
 
 
 class Error(TypedDict):
@@ -40,8 +40,12 @@ LAUNCH: tuple[type, ...] = (run.Followed, run.Started, cluster.Planned)
 COMMANDS: dict[str, tuple[type, ...]] = {
     "run": LAUNCH,
     "status": (run.Status,),
+    "top": (top.Top, top.Tops),
     "ls": (run.Runs, run.ClusterRuns),
     "logs": (),
+    "stacks": (stacks.Stacks,),
+    "report": (report.Written, report.Report),
+    "metrics": (metrics.Metrics,),
     "attach": (run.Followed, run.Started),
     "wait": (run.Waited,),
     "shell": (),

@@ -7,10 +7,10 @@ from typing import Literal, TypedDict
 from launcher.agent.failures import Failure
 from launcher.results.files import Fetched  # noqa: TC001 - schemas are made from the types
 from launcher.results.race import MaybeRace
+from launcher.results.usage import MaybeUsage, Told
 
 State = Literal["pending", "starting", "running", "stopping", "success", "failed", "unknown"] | Failure
 """State of a run; of the failure classes, only final states."""
-
 
 _Classified = TypedDict("_Classified", {"class": str, "message": str})
 
@@ -167,7 +167,7 @@ class Followed(RunState, Started, _MaybeFetched):
     """Where the first node's workers wrote relative paths, on its host; null if that is not known."""
 
 
-class Status(RunState, Started, MaybeRace):
+class Status(RunState, Started, MaybeRace, Told):
     """All that is known about a run."""
 
     output_dir: str | None
@@ -183,7 +183,7 @@ class Status(RunState, Started, MaybeRace):
     """Unix seconds."""
 
 
-class Listed(TypedDict):
+class Listed(MaybeUsage):
     """One run in a list."""
 
     run: str

@@ -158,6 +158,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "attempt": (int,),
     "options": (dict,),
     "given": (dict,),
+    "settings": (dict,),
     "cluster": (str, type(None)),
     "command": (list,),
     "plan": (dict,),

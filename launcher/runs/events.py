@@ -45,6 +45,11 @@ def _counts(value: object) -> bool:
     return isinstance(value, list) and all(map(_count, value))
 
 
+def _column(kind: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """A check of one value for each of a node's ranks or GPUs, or null."""
+    return lambda value: isinstance(value, list) and all(each is None or kind(each) for each in value)
+
+
 def _code(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and _count(abs(value))
 
@@ -61,6 +66,28 @@ def _threads(value: object) -> bool:
     )
 
 
+def _stack_groups(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(one, dict)
+        and set(one) == {"ranks", "frames", "threads", "state"}
+        and _counts(one["ranks"])
+        and (one["state"] is None or _text(one["state"]))
+        and isinstance(one["threads"], list)
+        and all(map(_frames, [one["frames"], *one["threads"]]))
+        for one in value
+    )
+
+
+def _frames(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(frame, dict)
+        and set(frame) - {"text"} == {"function", "file", "line"}
+        and _count(frame["line"])
+        and all(_text(text) for name, text in frame.items() if name != "line")
+        for frame in value
+    )
+
+
 def _named(*kinds: tuple[str, Callable[[Any], bool]]) -> dict[str, Callable[[Any], bool]]:
     return {name: kind for names, kind in kinds for name in names.split()}
 
@@ -74,17 +101,23 @@ _CAUSE = _named(
     ("secondary", lambda value: isinstance(value, bool)),
 )
 _KINDS = _named(
-    ("run host python cwd output_dir after what reason signal result message", _text),
+    ("id run host python cwd output_dir after what reason signal result message action", _text),
     ("master_addr data path contract role", _text),
     ("node attempt version pid round restarts max_restarts nodes world_size master_port rank local_rank", _count),
-    ("workers lines total lines_lost part parts cpus all_nodes", _count),
-    ("ranks", _counts),
-    ("time limit_s deadline duration_s", numbers.is_number),
+    ("workers lines total lines_lost part parts cpus gpus all_nodes", _count),
+    ("ranks odd", _counts),
+    ("time silent_s limit_s deadline duration_s", numbers.is_number),
     ("exit_code", _code),
     ("interfaces notes", lambda value: isinstance(value, list) and all(map(_text, value))),
     ("variables", _variables),
     ("threads", _threads),
     ("cause", lambda value: isinstance(value, dict)),
-    ("early keyboard", lambda value: isinstance(value, bool)),
+    ("sample", _count),
+    ("cpu memory_mib memory_total_mib received sent rdma_received rdma_sent", numbers.is_number),
+    ("gpu_use gpu_memory_mib gpu_memory_total_mib gpu_power_w", _column(numbers.is_number)),
+    ("rank_cpu rank_memory_mib rank_lines rank_step rank_steps rank_loss rank_time", _column(numbers.is_number)),
+    ("rank_state", _column(_text)),
+    ("groups", _stack_groups),
+    ("early keyboard whole", lambda value: isinstance(value, bool)),
 )
 """Fields in docs/agent-stream.md that the launcher relies on."""

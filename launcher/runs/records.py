@@ -58,6 +58,9 @@ class Run:
     given: Mapping[str, Any] = field(default_factory=dict)
     """Script, arguments and options of the job as they were given, without what files and variables set."""
 
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """All options with their values and sources, as `config.Setting` has them."""
+
     handle: Handle | None = None
     """None until submission begins. With `submitting`, that is incomplete, and only part of the run may exist.
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from launcher import output
+from launcher.agent.secret_files import NOTIFY_FILE
 from launcher.errors import BackendUnavailableError, RequestError
 from launcher.runs import directories, lock, records, status
 from launcher.service import observe, undo
@@ -62,5 +63,9 @@ def requeue(recorded: Run) -> int:
     if found.tasks:
         raise RequestError(f"{found.id} is a job array", hint=f"distlaunch requeue {found.id}/{found.tasks[0]}")
     attempt = int(observe.state_of(found).get("attempt") or 0) + 1
+    if (recorded.path / NOTIFY_FILE).exists():
+        from launcher.service import notices  # few runs tell anybody
+
+        notices.leave_to_agents(recorded)
     start(found, observe.backend_of(found), attempt, doing="requeue")
     return attempt

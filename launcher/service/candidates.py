@@ -13,7 +13,8 @@ from launcher.runs import directories, races
 from launcher.service import clusters, launch, request
 from launcher.service.rival import say
 from launcher.settings import config
-from launcher.settings.options import JobOptions, not_below, one_of
+from launcher.settings.option import not_below, one_of
+from launcher.settings.options import JobOptions
 from launcher.spec import parse_duration
 from launcher.system import listener
 from launcher.system.question import Question
@@ -215,6 +216,6 @@ def _as_try(each: Launch, path: Path, about: Race) -> Launch:
     """The launch as one try of the run at `path`: its agents wait for the claim."""
     claim = {"wait_s": about["wait_s"], "race": path.name, **({"place": about["claim"]} if about["claim"] else {})}
     asked = each.request
-    asked = replace(asked, job=replace(asked.job, agents={**asked.job.agents, "claim": claim}))
+    asked = replace(asked, job=replace(asked.job, agents={**asked.job.agents, "claim": claim, "tracked_as": path.name}))
     own = path / races.TRIES / directories.new_id(asked.job.name)
     return each._replace(request=asked, plan=asked.plan(own), path=own)

@@ -8,7 +8,8 @@ from launcher import backends
 from launcher.payload import credentials
 from launcher.service.request import check_job, warn_of_variables
 from launcher.settings import checks, config
-from launcher.settings.options import JobOptions, SharedOptions
+from launcher.settings.options import JobOptions
+from launcher.settings.shared_options import SharedOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +29,7 @@ class Effective(NamedTuple):
         return {
             "files": self.files,
             "settings": {
-                key: {"value": masked(item.value), "source": item.source} for key, item in self.settings.items()
+                key: {"value": masked(item.value, key), "source": item.source} for key, item in self.settings.items()
             },
             "clusters": {item.name: {"backend": item.backend} for item in self.clusters},
         }
@@ -55,8 +56,12 @@ def effective(loaded: config.Config, general: Mapping[str, config.Setting], clus
     return Effective(found, files, list(profiles.values()))
 
 
-def masked(value: Any) -> Any:
-    """The value, with anything that looks like a credential masked."""
+def masked(value: Any, name: str) -> Any:
+    """The value of this setting, with anything that looks like a credential masked."""
+    if name == "notify":
+        from launcher.settings import notify
+
+        return [notify.shown(part) for part in value]
     return [credentials.masked(part) for part in value] if isinstance(value, tuple) else value
 
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
+from launcher.agent.secret_files import NOTIFY_FILE
 from launcher.console import live_line
 from launcher.errors import LaunchError, StorageError
 from launcher.runs import cancel_notes
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
 
     from launcher.agent.protocol import Event
     from launcher.backends._base import AnyBackend
+    from launcher.runs.outcome import Outcome
     from launcher.runs.records import Run
     from launcher.service.fetching import Fetching
     from launcher.service.interrupts import Interrupts, Unattended
+    from launcher.service.notices import Teller
 
 
 class Errands:
@@ -29,6 +32,7 @@ class Errands:
         self._fetching = fetching
         self._run, self._handle, self._backend = run, run.handle, backend
         self._errands: list[tuple[str, Question[None]]] = []
+        self._teller = _teller(run, backend)
 
     def run(self, method: str, *args: Any, asked: bool = False, **keywords: Any) -> None:
         """Send a request to the backend. A failure is only reported; following continues."""
@@ -51,6 +55,8 @@ class Errands:
 
     def event(self, node: int, record: Event) -> None:
         """Fetch files while a node waits for that; grant the claim again to a run that has it and was started again."""
+        if self._teller is not None:
+            self._teller.event(node, record)
         won = self._run.won
         if record.name == "claim_wanted" and won is not None and won["claim"] is None and record.fields.get("attempt"):
             self._errands.append(("grant", Question(lambda: rival.grant(self._run, self._backend), "grant")))
@@ -68,6 +74,17 @@ class Errands:
             except LaunchError as error:
                 output.warn(f"{self._backend.name} cannot {errand[0]} the run: {error.message}")
 
+    def ended(self, outcome: Outcome) -> None:
+        """Have the run's end told."""
+        if self._teller is not None:
+            with live_line.waiting("telling the end of the run"):
+                self._teller.ended(outcome)
+
+    def leave(self) -> None:
+        """Finish what was begun: the run is followed no longer."""
+        if self._teller is not None:
+            self._teller.leave()
+
     def release(self, interrupts: Interrupts | Unattended) -> None:
         """Have the backend release what the run still holds. A stop request skips the wait for that."""
         stops, errand = interrupts.stops, Question(lambda: self._backend.release(self._handle), "release")
@@ -79,3 +96,11 @@ class Errands:
             errand.answer()
         except LaunchError as error:
             output.warn(f"{self._backend.name} may still hold something of the run: {error.message}")
+
+
+def _teller(run: Run, backend: AnyBackend) -> Teller | None:
+    if not (run.path / NOTIFY_FILE).exists():
+        return None
+    from launcher.service.notices import teller_of  # few runs need it
+
+    return teller_of(run, backend)

@@ -100,13 +100,19 @@ class Follower:
         """
         with self._terminal or nullcontext(), self._leaving:
             self._catch_up(known or {})
-            outcome = self._follow(self._backend.open_stream(self._handle, offsets))
+            try:
+                outcome = self._follow(self._backend.open_stream(self._handle, offsets))
+            except BaseException:
+                self._errands.leave()
+                raise
         if not outcome.final:
+            self._errands.leave()
             return replace(outcome, state="unknown", detail="it did not end in time")
         try:
             records.finish(self._run, outcome.to_json())
         except StorageError as error:
             output.warn(error.message)
+        self._errands.ended(outcome)
         self._errands.release(self._leaving.interrupts)
         return outcome
 

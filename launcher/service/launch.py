@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from launcher import output
 from launcher.agent.failures import Failure
 from launcher.agent.roles import IGNORE
+from launcher.agent.secret_files import NOTIFY_FILE
 from launcher.console import live_line, summary
 from launcher.errors import RequestError, StorageError
 from launcher.runs import cancel_notes, directories, lock, records
 from launcher.service import undo
+from launcher.system import storage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,6 +75,7 @@ def record_of(request: Request, plan: Plan, path: Path) -> records.Run:
         command=request.job.command,
         cwd=request.job.cwd,
         given=request.given,
+        settings={key: {"value": item.value, "source": item.source} for key, item in request.settings.items()},
         nodes=str(len(plan.nodes) if request.job.all_nodes else request.job.nodes),
         workers=str(request.job.workers_per_node),
         plan={
@@ -97,6 +100,8 @@ def _may_fail(job: JobSpec) -> list[int]:
 def send(backend: AnyBackend, plan: Plan, run: records.Run, interrupts: Interrupts | Unattended) -> records.Run:
     """Submit the plan. On failure, end what was started and record that; warn if something may be left."""
     begun: Handle | None = None
+    if receivers := getattr(getattr(plan, "job", None), "notify", None):
+        storage.write_whole(run.path / NOTIFY_FILE, receivers.encode("ascii"), mode=0o600)
 
     def record(handle: Handle) -> None:
         nonlocal begun

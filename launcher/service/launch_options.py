@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.errors import SpecError
-from launcher.settings.options import one_of, option
+from launcher.settings.option import one_of, option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from launcher.settings.config import Setting
+    from launcher.settings.options import JobOptions
+    from launcher.spec import JobSpec
 
 
 def is_rank(what: str) -> Callable[[str], object]:
@@ -104,3 +106,16 @@ def to_fetch(options: LaunchOptions, job: Mapping[str, Setting]) -> tuple[str, .
             raise SpecError(f"--fetch and --{nobody} exclude each other", hint=hint)
         output.note(f"with --{nobody}, nothing is fetched at the end, though {job['fetch'].source} sets fetch: {hint}")
     return () if nobody else patterns
+
+
+def told(spec: JobSpec, asked: JobOptions, options: LaunchOptions) -> JobSpec:
+    """The job, which knows whom to tell of it. Raises `SpecError` if a variable with a URL or the secret is not set."""
+    if not asked.notify:
+        return spec
+    from launcher.settings import notify  # few runs tell anybody
+
+    followed = not (options.detach or options.dry_run or options.render_to)
+    receivers = notify.receivers(asked.notify, asked.notify_secret, followed=followed)
+    if receivers and receivers.others and options.detach:
+        output.warn("with --detach, only webhooks (https://...) are told; what needs apprise, while a launcher follows")
+    return replace(spec, agents={**spec.agents, "notify": receivers and receivers.to_text()})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from launcher.errors import RequestError
-from launcher.runs import directories
-from launcher.service import observe
+from launcher.runs import directories, links, usage
+from launcher.service import observe, watched
 from launcher.service.selection import EVERY, Selection
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.results.run import Listed, RunState, Status
+    from launcher.results.usage import MaybeUsage
     from launcher.runs.records import Run
 
 
@@ -33,9 +34,11 @@ def states(
     return found[::-1]
 
 
-def row(run: Run, state: RunState) -> Listed:
-    """One row of a list of runs."""
+def row(run: Run, state: RunState, *, used: bool = False) -> Listed:
+    """One row of a list of runs; `used`: with what the run has used."""
+    more: MaybeUsage = {"usage": usage.of(run, state)} if used else {}
     return {
+        **more,
         "run": run.id,
         "state": state["state"],
         "exit_code": state["exit_code"],
@@ -71,6 +74,9 @@ def whole(run: Run, state: RunState) -> Status:
         "command": list(run.command),
         "cwd": run.cwd,
         "created": run.created or None,
+        **watched.of(run, state),
+        "usage": usage.of(run, state),
+        "links": links.of(run),
         **state,
     }
     return cast("Status", {**found, "race": race} if race else found)

@@ -109,7 +109,7 @@ def _planned(run: Run, to: str, attempt: int) -> Launch:
         raise RequestError(f"{to}: {asked.backend_name} takes no run from elsewhere")
     agents: dict[str, Any] = {
         **asked.job.agents, "attempt": attempt, "why_again": Failure.PREEMPTED,
-        "claim": {"wait_s": _WAIT_S, "race": run.id},
+        "claim": {"wait_s": _WAIT_S, "race": run.id}, "tracked_as": run.id,
     }  # fmt: skip
     asked = replace(asked, job=replace(asked.job, agents=agents))
     own = run.root / run.id / races.TRIES / directories.new_id(asked.job.name)

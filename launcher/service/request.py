@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from launcher import backends, output
 from launcher.errors import SpecError
 from launcher.service.job import asked_roles, of_roles, of_script, of_workers
-from launcher.service.launch_options import LaunchOptions, check, is_rank, to_fetch
+from launcher.service.launch_options import LaunchOptions, check, is_rank, to_fetch, told
 from launcher.settings import checks, config, job_checks, run_file
 from launcher.settings.options import JobOptions
 from launcher.system import names
@@ -92,7 +92,7 @@ def resolve(backend_name: str | None, values: Mapping[str, Any], settings: confi
         backend_name=where.backend.name,
         cluster=where.cluster.name if where.cluster else None,
         job=replace(
-            _made(job, options, values, settings, where),
+            told(_made(job, options, values, settings, where), asked, options),
             terminal=lent,
             debug=int(options.debug) if options.debug else None,
             fetches=asked.fetch_node if fetch else "",

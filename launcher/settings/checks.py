@@ -19,6 +19,7 @@ _NOT_SETTINGS = {
     "RUN_ID",
     "RUN_DIR",
     "DEADLINE_FILE",
+    "PROGRESS_FILE",
     "ATTEMPT",
     "ATTEMPT_REASON",
     "FACTS",

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_origin, get_
 
 from launcher.errors import ConfigError, RequestError, SpecError
 from launcher.runs import reader
-from launcher.settings.options import JobOptions, SharedOptions, option
+from launcher.settings.option import option
+from launcher.settings.options import JobOptions
 from launcher.settings.paths import anchored
+from launcher.settings.shared_options import SharedOptions
 from launcher.settings.toml_file import ConfigFile, project_file, read_file
 from launcher.settings.values import from_text, from_toml
 from launcher.system import names, trust

@@ -7,11 +7,17 @@ import re
 from typing import TYPE_CHECKING
 
 from launcher.errors import SpecError
+from launcher.spec import parse_duration
 from launcher.system import names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+ON_HANG = ("warn", "end", "restart")
+_LEAST_HANG_S = 2.0
+"""Workers are looked at a few times in that time."""
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
 
 
@@ -24,12 +30,35 @@ def numa_binding(text: str) -> str | None:
     return text or None
 
 
+def hang_after(text: str) -> float | None:
+    """Seconds; None for `none`."""
+    seconds = None if text.strip() == "none" else parse_duration(text, "hang-after")
+    if seconds is not None and seconds < _LEAST_HANG_S:
+        raise SpecError(f"hang-after {text!r} is below {_LEAST_HANG_S:.0f}s", hint="write 10m, or none")
+    return seconds
+
+
+def on_hang(text: str) -> str:
+    """Check that the text is what may follow from a hang, and return it."""
+    if text not in ON_HANG:
+        raise SpecError(f"on-hang {text!r} is not known", hint=names.hint(text, ON_HANG))
+    return text
+
+
 def contract(text: str) -> str:
     """Check that there is a contract of that name, and return it."""
     from launcher.agent import contracts
 
     if text not in contracts.names():
         raise SpecError(f"contract {text!r} is not known", hint=names.hint(text, contracts.names()))
+    return text
+
+
+def tracking(text: str) -> str:
+    """Check that the text says what trackers get, and return it."""
+    known = ("continue", "group", "off")
+    if text not in known:
+        raise SpecError(f"tracking {text!r} is not known", hint=names.hint(text, known))
     return text
 
 
@@ -101,3 +130,18 @@ def parse_env(pairs: Iterable[str], here: Mapping[str, str]) -> dict[str, str]:
     """The variables that `K=V` and `K` name; `K` takes its value from `here`."""
     split = [pair.partition("=") for pair in pairs]
     return {name: value if given else here[name] for name, given, value in split}
+
+
+def notify(texts: tuple[str, ...]) -> None:
+    """Check who is to be told."""
+    if texts:
+        from launcher.settings import notify as receivers  # few runs tell anybody
+
+        receivers.check(texts)
+
+
+def notify_secret(name: str) -> None:
+    """Raise `SpecError` unless the text is a variable's name, or empty."""
+    if name and not _VARIABLE.match(name):
+        hint = "the secret itself belongs into a variable: export NAME=..., then --notify-secret NAME"
+        raise SpecError("notify-secret is not the name of a variable", hint=hint)

@@ -6,75 +6,11 @@ is what both accept. A backend adds its own options by declaring a dataclass lik
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from dataclasses import dataclass
 
 from launcher import spec
-from launcher.errors import SpecError
 from launcher.settings import job_checks
-from launcher.system import names
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-T = TypeVar("T")
-
-
-def option(
-    default: T,
-    *,
-    help: str,
-    metavar: str | None = None,
-    flags: tuple[str, ...] = (),
-    adds_up: bool = False,
-    executes: bool = False,
-    path: Literal["", "whole", "list", "at", "dots"] = "",
-    check: Callable[[Any], object] | None = None,
-    group: str = "",
-    default_text: str | None = None,
-    job: str = "",
-) -> T:
-    """A dataclass field with what the command line needs to know about it.
-
-    `flags` replaces the flag derived from the field's name, for short forms: `("-e", "--env")`. `adds_up`: the list has
-    the values of all layers (files, environment, flags); otherwise the last layer that sets one wins. `executes`: it
-    changes what is executed, or with what; a project file that sets it is reported. `path`: in a settings file it is
-    relative to that file: as a "whole", as a "list" with colons, "at" what follows an `@`, or "dots": only if it begins
-    with `./` or `../`. `check` raises a `SpecError` for a value that is invalid whatever other options are. The message
-    begins with the name. `group`: where the help lists it (`launcher.cli.parameters.GROUPS`). `default_text`: shown
-    instead of the default. `job`: the field of the agents' `Job` that gets the value, as returned by `check` if there
-    is one.
-    """
-    meta: dict[str, Any] = {"help": help, "metavar": metavar, "flags": flags}
-    meta |= {"group": group, "default_text": default_text}
-    meta |= {"adds_up": adds_up, "executes": executes, "path": path, "check": check, "job": job}
-    return field(default=default, metadata=meta)
-
-
-def one_of(what: str, *known: str) -> Callable[[str], object]:
-    """A check that the value is one of these words."""
-
-    def check(text: str) -> None:
-        if text not in known:
-            raise SpecError(f"{what} {text!r} is not known", hint=names.hint(text, known))
-
-    return check
-
-
-def not_below(what: str, least: int = 0) -> Callable[[int], int]:
-    """A check that the number is not below `least`."""
-
-    def check(number: int) -> int:
-        if number < least:
-            raise SpecError(f"{what} {number} is below {least}")
-        return number
-
-    return check
-
-
-def duration(what: str) -> Callable[[str], object]:
-    """A check that the text is a duration."""
-    return lambda text: spec.parse_duration(text, what)
+from launcher.settings.option import duration, not_below, one_of, option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +145,28 @@ class JobOptions:
         job="log_limit_bytes",
         group="output",
     )
+    samples: int = option(
+        10,
+        metavar="SECONDS",
+        help="Interval of the samples of what each node and rank uses, for top and status; 0: none.",
+        check=not_below("samples"),
+        job="samples_s",
+        group="output",
+    )
+    hang_after: str = option(
+        "5m",
+        metavar="DURATION|none",
+        help="Silence of all ranks after which their stacks are compared; if they hang, the odd rank is named.",
+        check=job_checks.hang_after,
+        job="hang_after_s",
+    )
+    on_hang: str = option(
+        "warn",
+        metavar="warn|end|restart",
+        help="What follows from a hang: a warning, the end of the run, or a restart as after a failure.",
+        check=job_checks.on_hang,
+        job="on_hang",
+    )
     role: str = option(
         "default", metavar="NAME", help="Value of ROLE_NAME for the workers.", check=job_checks.parse_role, job="role"
     )
@@ -266,6 +224,32 @@ class JobOptions:
         job="contract",
         group="job",
     )
+    tracking: str = option(
+        "continue",
+        metavar="continue|group|off",
+        help="What Weights & Biases and MLflow get: an id by which attempts continue one curve, a group, or nothing.",
+        check=job_checks.tracking,
+        job="tracking",
+        group="job",
+    )
+    notify: tuple[str, ...] = option(
+        (),
+        metavar="URL|env:NAME",
+        flags=("--notify",),
+        help="Tell this webhook, or a service by its apprise URL, of the run's start, first failure, hangs and end.",
+        adds_up=True,
+        executes=True,
+        check=job_checks.notify,
+        group="job",
+    )
+    notify_secret: str = option(
+        "",
+        metavar="NAME",
+        help="Variable with the secret that signs what webhooks get.",
+        group="job",
+        executes=True,
+        check=job_checks.notify_secret,
+    )
     ps: int = option(
         0,
         metavar="K",
@@ -275,16 +259,3 @@ class JobOptions:
         group="job",
     )
     no_python: bool = option(False, help="SCRIPT is a program, not a Python script.", executes=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedOptions:
-    """Options that several backends have in the same meaning: `[defaults]` sets them for each backend that has them.
-
-    A backend declares its own field, whose type decides which of these values it accepts.
-    """
-
-    gpus_per_node: str = option("", metavar="[TYPE:]N", help="GPUs per node; one worker each.", group="resources")
-    snapshot: bool = option(False, help="Run a copy of the working directory.", group="files")
-    project_dir: bool = option(True, help="One directory for all launches from this directory.", group="files")
-    max_requeues: int | None = option(None, metavar="N", help="Maximum restarts of the run by the scheduler.")

@@ -27,3 +27,11 @@ def listed(names: Iterable[object], most: int = 3) -> str:
     every = list(map(str, names))
     more = f" and {len(every) - most} more" if len(every) > most else ""
     return ", ".join(every[:most]) + more
+
+
+def measured(value: float, unit: str = "") -> str:
+    """`0.31`, `12 GB`, `80 %`; large numbers with a prefix."""
+    for prefix, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= factor * 0.9995 and unit != "%":
+            return f"{value / factor:.4g} {prefix}{unit}".rstrip()
+    return f"{value:.4g} {unit}".rstrip()

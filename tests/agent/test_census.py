@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from launcher.agent.system.processes import ASKS_FOR_STACKS
 from tests.agent.harness import SCRIPTS, Runner
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.torch
 
-OURS = {"DISTLAUNCH_RUN_ID", "DISTLAUNCH_DEADLINE_FILE", "DISTLAUNCH_OUTPUT_DIR"}
+TRACKERS = {"WANDB_RUN_GROUP", "WANDB_RUN_ID", "WANDB_RESUME", "MLFLOW_RUN_CONTEXT"}
+FILES = {"DISTLAUNCH_DEADLINE_FILE", "DISTLAUNCH_PROGRESS_FILE"}
+OURS = {"DISTLAUNCH_RUN_ID", "DISTLAUNCH_OUTPUT_DIR", *FILES, *TRACKERS}
 """Variables that only distlaunch sets."""
 
 PER_RUN = {
@@ -39,6 +42,9 @@ PER_RUN = {
     "PYTEST_CURRENT_TEST",
 }
 """Variables that torchrun sets too, with another value in each run."""
+
+STACKS = {"/fds", "/kernel_signals/SigCgt"}
+"""What a forked worker has so that it can be asked for its stacks: the highest descriptor, and one signal's handler."""
 
 ARGS = ["a b", "'\"$HOME`x`\\", "--flag=ü", "line\nbreak", "--", "-x"]
 
@@ -84,6 +90,12 @@ def under_torchrun(
     return read(prefix, ranks)
 
 
+def check_stacks(theirs: dict[str, Any], ours: dict[str, Any], *, has_them: bool) -> None:
+    caught = int(ours["kernel_signals"]["SigCgt"], 16) ^ int(theirs["kernel_signals"]["SigCgt"], 16)
+    more = [fd for fd in ours["fds"] if fd not in theirs["fds"]]
+    assert (caught, more) == ((1 << ASKS_FOR_STACKS - 1, [1023]) if has_them else (0, []))
+
+
 def differences(theirs: Any, ours: Any, path: str = "") -> dict[str, tuple[Any, Any]]:
     if isinstance(theirs, dict) and isinstance(ours, dict):
         found = {}
@@ -115,12 +127,15 @@ def test_a_worker_sees_what_it_sees_under_torchrun(
     assert run.result() == "success", run.stderr
     ours = read(tmp_path / "ours", ranks)
 
-    expected = {f"/env/{name}" for name in OURS | PER_RUN} | {"/seeds", "/authkey"}
+    expected = (
+        {f"/env/{name}" for name in OURS | PER_RUN} | {"/seeds", "/authkey"} | (STACKS if start == "fork" else set())
+    )
     for rank in range(ranks):
         found = differences(theirs[rank], ours[rank])
         assert {key: value for key, value in found.items() if key not in expected} == {}
         assert ours[rank]["env"]["TORCHELASTIC_USE_AGENT_STORE"] == "True"
         assert set(ours[rank]["env"]) - set(theirs[rank]["env"]) == OURS
+        check_stacks(theirs[rank], ours[rank], has_them=start == "fork")
 
 
 def in_a_terminal(argv: list[str], env: dict[str, str]) -> int:
@@ -147,8 +162,9 @@ def test_in_a_terminal_a_worker_sees_what_it_sees_under_torchrun(distlaunch: Cli
     found = differences(read(theirs, 1)[0], read(ours, 1)[0])
 
     own = {key: value for key, value in found.items() if not key.startswith(("/env/", "/seeds", "/authkey"))}
-    assert set(own) <= {"/stdin"}  # terminals, whose numbers may be the same by chance
-    assert all(name.startswith("/dev/pts/") for names in own.values() for name in names)
+    assert set(own) <= {"/stdin", *STACKS}  # terminals, whose numbers may be the same by chance
+    assert all(name.startswith("/dev/pts/") for name in own.get("/stdin", ()))
+    check_stacks(read(theirs, 1)[0], read(ours, 1)[0], has_them=True)
     assert all(read(ours, 1)[0]["streams"][name]["isatty"] for name in ("stdout", "stderr"))
     assert [told[0] for told in read(ours, 1)[0]["terminal"].values()] == [[101, 33]] * 3
 

@@ -32,8 +32,10 @@ def test_a_question_about_a_worker_that_is_not_yet_known_to_run_is_answered() ->
     server, server_end, group, group_end = ends
     stderr, stderr_end = os.pipe()
     loop, told = Loop(), []
-    parts: Any = {name: MagicMock() for name in ("place", "out", "stderr", "joining", "workers", "outcome", "stopping")}
+    names = ("place", "out", "stderr", "joining", "workers", "outcome", "stopping", "watchdog")
+    parts: Any = {name: MagicMock() for name in names}
     parts["workers"].round = 0
+    parts["outcome"].hang, parts["outcome"].final = None, False
     parts["outcome"].analysis.of_workers.return_value = []
     parts["outcome"].analysis.of_node.return_value = {"class": "node"}
     children: Any = SimpleNamespace(channel=server, group=group, stderr=stderr, said=lambda: None)
@@ -53,7 +55,7 @@ def test_a_question_about_a_worker_that_is_not_yet_known_to_run_is_answered() ->
         while group_end.ready():
             told.append(group_end.receive()[0])
 
-    assert told == [{"cause": {"class": "node"}, "waited": {kind: [] for kind in cause.WAITED}}]
+    assert told == [{"cause": {"class": "node"}, "waited": {kind: [] for kind in cause.WAITED}, "final": False}]
     for channel in (server, server_end, group, group_end):
         channel.close()
     loop.selector.close()

@@ -12,25 +12,12 @@ import distlaunch
 from launcher import backends
 from launcher.cli.group import command_names
 from tests import envelope
+from tests.api.commands import ended, metrics, report, result_of, stacks, top
 from tests.command import Cli
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-
-def result_of(here: Path, *words: str) -> Any:
-    """The result that a command prints as JSON."""
-    done = Cli(here)(*words, env={"DISTLAUNCH_OUTPUT": "json"})
-    assert done.stdout, done.stderr
-    return done.json["result"]
-
-
-def ended(here: Path, *args: str) -> str:
-    """The id of a run that has ended."""
-    run = distlaunch.submit("work.py", args, nproc_per_node=2)
-    run.wait(120)
-    return run.id
 
 
 def as_result(run: distlaunch.Run) -> dict[str, Any]:
@@ -270,7 +257,10 @@ CALLS: dict[str, Callable[[Path], None]] = {
     "run": runs_on,
     "ls": ls,
     "status": status,
+    "top": top,
     "logs": logs,
+    "report": report,
+    "metrics": metrics,
     "attach": attach,
     "wait": wait,
     "shell": shell,
@@ -278,6 +268,7 @@ CALLS: dict[str, Callable[[Path], None]] = {
     "rm": rm,
     "prune": prune,
     "cancel": cancel,
+    "stacks": stacks,
     "requeue": requeue,
     "move": move,
     "adopt": adopt,

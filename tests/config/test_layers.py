@@ -13,7 +13,8 @@ from launcher import backends
 from launcher.backends.local.options import LocalOptions
 from launcher.errors import ConfigError
 from launcher.settings import config, job_spec
-from launcher.settings.options import JobOptions, SharedOptions
+from launcher.settings.options import JobOptions
+from launcher.settings.shared_options import SharedOptions
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -76,6 +76,25 @@ def test_secrets_are_referred_to_and_never_rendered(distlaunch: Cli) -> None:
     assert f'"name": "{name}"' in by_hand(done.stdout)
 
 
+def test_urls_to_notify_are_in_a_secret_and_never_printed(distlaunch: Cli, tmp_path: Path) -> None:
+    distlaunch.write("x.py", "")
+    how = ("--image", "i", "--no-snapshot", "--notify", "https://example.org/t0k3n", "x.py")
+    printed = distlaunch("k8s", "--dry-run", "--output", "json", *how)
+    written = distlaunch("k8s", "--render-to", str(tmp_path / "out"), *how)
+
+    assert (printed.exit_code, written.exit_code) == (0, 0), printed.stderr + written.stderr
+    assert "t0k3n" not in printed.stdout + printed.stderr + written.stdout + written.stderr
+    file = tmp_path / "out/run.yaml"
+    assert file.stat().st_mode & 0o777 == 0o600
+    made = documents(file.read_text())
+    secret = one(made, "Secret")
+    assert json.loads(secret["stringData"]["notify"])["urls"] == ["https://example.org/t0k3n"]
+    kubernetes_validate.validate(secret, VERSIONS[-1], strict=True)
+    assert [item["kind"] for item in made if "t0k3n" in json.dumps(item)] == ["Secret"]
+    (volume,) = [item for item in one(made, "Job")["spec"]["template"]["spec"]["volumes"] if item["name"] == "input"]
+    assert {"secret": {"name": secret["metadata"]["name"]}} in volume["projected"]["sources"]
+
+
 def by_hand(text: str) -> str:
     """The line with which a Secret is made before YAML is applied by hand."""
     (line,) = re.findall(r"^# First, as no file contains the secrets: (.*)$", text, re.MULTILINE)

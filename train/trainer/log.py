@@ -17,6 +17,7 @@ from trainer.bar import Bar
 from trainer.errors import InputError, TrainingError
 from trainer.files import whole
 from trainer.loop import OwnTime
+from trainer.progress_file import ProgressFile
 from trainer.report import check_report, draw, read_baseline, summary
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class RunLog:
         """All records, including those of the runs that this one resumes."""
         self._saving: Optional[Path] = None
         self.metrics = world.together(self._open)
-        self.bar = Bar(world.rank == 0)
+        self.bar, self.told = Bar(world.rank == 0), ProgressFile()
         self.board: Any = None
         if config.tensorboard and world.rank == 0:
             from torch.utils.tensorboard import SummaryWriter
@@ -130,6 +131,13 @@ class RunLog:
         self._record_saved()
         self._row.add(batch, loss)
         self.bar.show(done.epoch, done.epoch_samples, epoch_samples)
+        if self.told.due:
+            self.told.tell(done.step, done.step + self._steps_left(done, epoch_samples))
+
+    def _steps_left(self, done: Progress, epoch_samples: int) -> int:
+        size = self.config.batch_size * self.world.world_size
+        epochs = max(0, self.config.epochs - done.epoch - 1)
+        return math.ceil((epoch_samples - done.epoch_samples) / size) + epochs * math.ceil(epoch_samples / size)
 
     def row(self, progress: Progress, lr: float) -> None:
         """End a row within an epoch, and start the next."""
@@ -158,6 +166,7 @@ class RunLog:
             "train_us_per_sample": (total_s - load_s) / samples * 1e6,
             "samples_per_s": samples / (total_s / self.world.world_size),
         }
+        self.told.loss = numbers["loss"]
         epoch = progress.epoch + (progress.epoch_samples > 0)
         own = [round(one[4], 6) for one in every]
         self.record(
@@ -216,6 +225,7 @@ class RunLog:
     def finished(self, score: Score, progress: Progress, ceiling: Optional[float] = None) -> None:
         """Print the last lines of a finished run, and draw it; `ceiling`: a GPU's roofline, in images per second."""
         self._record_saved()
+        self.told.tell(progress.step, progress.step)
         for line in summary(self.records, self.baseline, ceiling) if self.world.rank == 0 else ():
             self.say(line)
         self.say(f"test accuracy {score.accuracy:.2%} ({score.correct:,} of {score.total:,})")

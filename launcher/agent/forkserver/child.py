@@ -47,9 +47,11 @@ def task(setup: Setup, preload: Preload, request: WorkerRequest, *, executes: bo
         preload.more,
     )
 
-    from . import hidden  # the fork server has imported it
+    from ..stacks import dump
+    from . import hidden  # the fork server has imported both
 
     def hide() -> None:
+        dump.register(scratch)
         hidden.Hidden(imported, before, reexec.Again(argv, env, scratch))
 
     errors = request["error_file"]

@@ -68,7 +68,8 @@ class Preload:
             # Not earlier: files next to the script may have the names of modules imported here.
             sys.path.insert(0, setup.program.directory)
         if forks:
-            from . import hidden  # noqa: F401 - for the workers, which are forked with it
+            from ..stacks import dump  # noqa: F401 - for the workers, which are forked with both
+            from . import hidden  # noqa: F401
         self.before = traces.before()
         gc.disable()
         self._import([*(with_torch if wants_torch else []), *(extra if forks else [])], with_torch)

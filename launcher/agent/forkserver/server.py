@@ -101,6 +101,8 @@ class ForkServer:
             self._agent_is_gone()
         elif "signal" in message:
             self.workers.signal(message)
+        elif "stacks" in message:
+            self.workers.ask_for_stacks(self.setup.scratch)
         elif "quit" in message:
             self._quit()
 

@@ -84,6 +84,13 @@ class Workers:
                 except ProcessLookupError:  # it has just been forked, and has no group of its own yet
                     os.kill(pid, number)
 
+    def ask_for_stacks(self, scratch: str) -> None:
+        """Ask every worker for its stacks."""
+        from ..stacks import dump  # few runs are asked
+
+        for pid in self._by_pid:
+            dump.ask(pid, scratch)
+
     def reaped(self, pid: int, code: int) -> None:
         """Report the exit of a process if it is a worker."""
         about = self._by_pid.pop(pid, None)

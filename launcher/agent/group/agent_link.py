@@ -17,6 +17,7 @@ class AgentLink:
     def __init__(self, channel: GroupAgent, on_end: Callable[[bool], None]) -> None:
         """`on_end` is called once the agent has exited, before this process does, with whether it announced that."""
         self.on_stop: Callable[[AgentToGroup], None] = lambda _: None
+        self.on_hang_message: Callable[[AgentToGroup], None] = lambda _: None
         self._on_end = on_end
         self._channel = channel
         self._lock = threading.Lock()  # other threads send, too
@@ -32,6 +33,8 @@ class AgentLink:
                 os._exit(1)  # the agent has exited; the fork server ends the workers
             if "stop" in message:
                 self.on_stop(message)
+            elif "stacks" in message or "quiet" in message:
+                self.on_hang_message(message)
             elif "ends" in message:
                 ends = True
             else:

@@ -148,6 +148,7 @@ def _join(setup: ServerSetup, server: GroupServer, agent: AgentLink, listen_fd: 
     nodes.network.fabric = place["fabric"]
     nodes.network.master_port.hand_over = lambda sock: server.send({"listens": True}, [sock.fileno()])
     agent.on_stop = nodes.request_stop
+    nodes.whole.hangs.send, agent.on_hang_message = agent.send, nodes.whole.hangs.hear
     if load(job.contract).mpi:
         from .mpi import MpiGroup
 

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 from .. import contracts
 from ..contracts._contract import Member, Variable
 from ..contracts._roles import of_roles
+from ..contracts._tracking import of_trackers
 from ..job import Job
 from ..network import ports
-from ..ranks import Group, Ranks
+from ..ranks import Group, Ranks, progress_file
 from ..schedulers import slurm
 from ..system.facts import gpus
 from .agent_link import AgentLink
 from .nodes import Nodes
 
 if TYPE_CHECKING:
-    from ..messages import WorkerRequest
+    from ..messages import LentTerminal, WorkerRequest
 
 
 class Requests:
@@ -94,7 +95,8 @@ class Requests:
         served = self._nodes.network.master_port.serves_workers
         member = Member(self._job, group, worker, len(gpus(os.environ)), served, self._peers, self._everyone)
         slurms = slurm.of_worker(self._job, group, worker, os.environ)
-        return [*self.contract.variables(member), *of_roles(member), *slurms]
+        trackers = of_trackers(self._job, self.rank_of(worker), os.environ)
+        return [*self.contract.variables(member), *of_roles(member), *slurms, *trackers]
 
     def of(self, group: Group, worker: Ranks) -> WorkerRequest:
         """The request for a worker."""
@@ -103,6 +105,9 @@ class Requests:
         env.update({"TORCHELASTIC_ERROR_FILE": errors} if self.contract.torch else {})
         env["DISTLAUNCH_RUN_ID"] = self._job.run
         env["DISTLAUNCH_DEADLINE_FILE"] = os.path.join(self._directory, "deadline")
+        if self._job.samples_s:
+            name = progress_file(self._nodes.round, worker.local_rank)
+            env["DISTLAUNCH_PROGRESS_FILE"] = os.path.join(self._directory, name)
         env.update(self._nodes.network.variables)
         env.update(self._ports[worker.local_rank] if self._ports else {})
         if self._job.virtual_local_rank:
@@ -118,7 +123,7 @@ class Requests:
         }
         if self._processors:
             request["cpus"] = self._processors[worker.local_rank]
-        lent = self._job.streams_of(self.rank_of(worker), worker.world_size + len(self._everyone))
+        lent = _streams_of(self._job, self.rank_of(worker), worker.world_size + len(self._everyone))
         if lent is not None:
             request["terminal"] = lent
             if "TERM" not in os.environ:
@@ -128,3 +133,15 @@ class Requests:
     def error_file(self, local_rank: int) -> str:
         """The file to which a worker writes the exception that ended it."""
         return os.path.join(self._directory, "errors", f"{self._nodes.round}-{local_rank}.json")
+
+
+def _streams_of(job: Job, rank: int, world_size: int) -> Optional[LentTerminal]:
+    """The request to `streams.made` for this worker; None: an empty stdin, and pipes."""
+    if job.terminal is None or job.array:
+        return None
+    lent, mine, stdin = job.terminal, job.terminal["rank"] == rank, job.terminal["stdin"]
+    reads = mine if lent["interactive"] else stdin == "passed" or (mine and world_size == 1)
+    stdout, stderr = mine and lent["stdout"], mine and lent["stderr"]
+    if (not reads or stdin == "null") and not (stdout or stderr):
+        return None
+    return {**lent, "stdout": stdout, "stderr": stderr, "stdin": stdin if reads else "null"}

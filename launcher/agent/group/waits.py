@@ -7,6 +7,7 @@ import time
 from typing import Dict, List, Optional, Set
 
 from ..store.interface import Store
+from .late import LateRanks
 
 WAITS_S = 5.0
 """How long other ranks may take to time out after the first: they did not all start waiting at the same time."""
@@ -23,6 +24,9 @@ class Waits:
         """`store`: the round's part of the run's store."""
         self.ranks: Set[int] = set()
         """The ranks that were waiting, on all nodes."""
+
+        self.late = LateRanks(store, nodes)
+        """Where the other ranks are."""
 
         self._store, self._node, self._nodes, self._world = store, node, nodes, world
         self._began: Optional[float] = None

@@ -16,6 +16,7 @@ from .. import roles
 from ..job import Job
 from ..store.interface import SilentError, Store, StoreError, UnreachableError
 from ..system import facts
+from .hangs import ASK
 from .whole import Whole
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Watch:
         self._load = ""
         """The load that node 0 last published for its host."""
 
-        self.whole = Whole(job, tell)
+        self.whole = Whole(job, node_rank, tell)
         self.drop: Optional[Callable[[str], None]] = None
         """On node 0 of an elastic run: has the others continue without the node of that name."""
 
@@ -137,11 +138,12 @@ class Watch:
                 if self._unpublished is not None:
                     self.whole.publish_end(self._store, key, self._unpublished)
                     self._unpublished = None
-                own, load, *ends = self._store.peek([key, "load/0", *self.whole.keys])
+                own, load, asked, *ends = self._store.peek([key, "load/0", ASK, *self.whole.keys])
                 self._load = load.decode() if load else ""
                 verdict = next(filter(None, (*ends, own)), None)
                 if verdict is not None:
                     self.receive(key, json.loads(verdict))
+                self.whole.hangs.attend(self._store, asked)
                 now = time.monotonic()
                 if now >= beat_at:
                     beat_at = now + _BEAT_S

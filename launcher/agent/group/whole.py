@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Callable, List, Set
 from .. import roles
 from ..job import Job
 from ..store.interface import Store
+from .hangs import Hangs
 
 if TYPE_CHECKING:
     from ..messages import Verdict
@@ -26,8 +27,9 @@ _FINISHED = "round/0/finished"
 class Whole:
     """The verdicts of a run. Without roles, that of its only group is the run's."""
 
-    def __init__(self, job: Job, tell: Callable[..., None]) -> None:
+    def __init__(self, job: Job, node_rank: int, tell: Callable[..., None]) -> None:
         """`tell` writes events."""
+        self.hangs = Hangs(job, node_rank)
         self._roles = roles.of(job)
         self._job, self.tell = job, tell
         self._forgiven: Set[int] = set()

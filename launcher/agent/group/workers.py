@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from ..cause import timed_out as timed_out_cause
 from ..failures import Failure
@@ -16,6 +16,7 @@ from ..starter import Starter
 from ..store.interface import StoreError
 from .agent_link import AgentLink
 from .errors import StopRequestedError
+from .late import LateRanks
 from .nodes import Nodes
 from .requests import Requests
 from .waits import WAITS_S, Waits
@@ -88,6 +89,7 @@ class Workers:
         self._serving = {self.requests.rank_of(each) for each in workers if serves(self._job, each)}
         self.requests.begin(workers, peers)
         self._waits = Waits(self._nodes.members.store, group.node_rank, group.nodes, self._world)
+        self._waits.late = LateRanks(self._nodes.store, self._job.max_nodes if self._job.roles else group.nodes)
         self._agent.event(
             "rendezvous",
             round=self._nodes.round,
@@ -133,10 +135,10 @@ class Workers:
     def tell_peers(self, *, restarts: int, why: Optional[Cause] = None) -> bool:
         """Publish whether a failure restarts all workers or ends the run. `why`: its cause; None: the agent knows."""
         self._wait_for_debugger()
-        cause = why or self._first_cause()
+        cause, final = (why, False) if why else self._first_cause()
         if why:
             self._agent.send({"first_cause": why})
-        if restarts >= self._job.max_restarts:
+        if restarts >= self._job.max_restarts or final:
             verdict = self._nodes.publish("fail", cause=cause)
             if verdict["kind"] == "stop":
                 self._nodes.stopping.set()
@@ -156,7 +158,7 @@ class Workers:
 
     def forgive(self, why: Optional[Cause]) -> None:
         """Report why workers have failed, and take them as done."""
-        cause = why or self._first_cause()
+        cause = why or self._first_cause()[0]
         self._agent.send({"first_cause": None})
         rank = "" if cause["rank"] is None else f"rank {cause['rank']}: "
         told = f"{rank}{cause['message']}; ignored, as its role {self._job.role} is to be"
@@ -178,10 +180,11 @@ class Workers:
             self.take_all(MONITOR_S)
             self.stop_if_asked()
 
-    def _first_cause(self) -> Cause:
-        """Why the workers failed, from the agent. A secondary failure waits a moment for its primary cause to appear.
+    def _first_cause(self) -> Tuple[Cause, bool]:
+        """Why the workers failed, from the agent, and whether that ends the run even if restarts are left.
 
-        After a timeout in a collective, the other ranks in it may time out, too: those that do not are to blame.
+        A secondary failure waits a moment for its primary cause to appear. After a timeout in a collective, the
+        other ranks in it may time out, too: those that do not are to blame.
         """
         began, known = time.monotonic(), -1
         answer: AgentToGroup = {}
@@ -195,6 +198,8 @@ class Workers:
             cause = answer["cause"]
             told = self._nodes.verdict is not None or self._nodes.stopping.is_set()
             collective = cause["class"] == Failure.COLLECTIVE
+            if collective:
+                self._waits.late.ask()
             waits = cause["secondary"] or collective
             limit = WAITS_S if waits and (self._waits.look() or collective) else _FIRST_CAUSE_S
             if not waits or told or waited > limit or self._waits.all_have_waited:
@@ -202,9 +207,10 @@ class Workers:
             self.take_all(MONITOR_S)
         if self._waits.ranks and cause["class"] == Failure.COLLECTIVE:
             first = self.requests.first_rank
-            cause = timed_out_cause(cause, self._waits.ranks, range(first, first + self._world))
+            every = range(first, first + self._world)
+            cause = timed_out_cause(cause, self._waits.ranks, every, self._waits.late.places)
             self._agent.send({"first_cause": cause})
-        return cause
+        return cause, answer.get("final", False)
 
     def stop_if_asked(self) -> None:
         """Raise if the agent or another node has ended the run."""

@@ -24,8 +24,11 @@ from .messages import Messages
 from .outcome import Outcome
 from .output import Output
 from .place import Place
+from .pulse import Pulse
+from .stacks import Stacks
 from .stopping import Stopping
 from .stops import Stops
+from .watchdog import Watchdog
 from .workers import Workers
 
 if TYPE_CHECKING:
@@ -51,21 +54,23 @@ class Node:
         self.loop = Loop()
         self.stderr = Stderr()
         place = self.place = Place.take(job, node_rank)
-        out = self.out = Writer(
-            stream_fd, node_rank, place.directory, job.attempt, job.log_limit_bytes, plain=job.plain_stream
-        )
-        stops = self.stops = Stops(place)
+        out = self.out = _stream(job, node_rank, stream_fd, place.directory)
+        stops = Stops(place)
         place.forget_last_attempt(with_result=bool(job.attempt) and node_rank == 0 and not stops.cancelled())
         outcome = self.outcome = Outcome(place, stops)
         server = self.server = ServerProcess(job, node_rank, forked)
         joining = self.joining = Joining(place, out)
         workers = self.workers = Workers(out, Output(place, out, self.loop.selector, server.signal_group))
-        self.stopping = Stopping(place, out, self.loop, server=server, workers=workers, outcome=outcome, stops=stops)
+        stacks = Stacks(place, out, server, workers)
+        self.watchdog = Watchdog(place, out, server=server, workers=workers, stacks=stacks, outcome=outcome)
+        self.stopping = Stopping(
+            place, out, self.loop, server=server, workers=workers, outcome=outcome, stops=stops, stacks=stacks
+        )
         self.messages = Messages(
             place, out, self.stderr, self.loop, server=server, joining=joining, workers=workers, outcome=outcome,
-            stopping=self.stopping,
+            stopping=self.stopping, watchdog=self.watchdog,
         )  # fmt: skip
-        self.heartbeat_at = time.monotonic() + job.heartbeat_s
+        self.pulse = Pulse(place, out, self.loop, server=server, workers=workers)
 
     def run(self) -> int:
         """Run the node to its end; returns the exit code of the agent."""
@@ -98,10 +103,10 @@ class Node:
 
     def _cancelled_meanwhile(self) -> bool:
         """Whether the run was cancelled before the scheduler started it, for example while it was queued."""
-        if not self.stops.cancelled():
+        if not self.stopping.stops.cancelled():
             return False
         self.out.event("agent_started", version=VERSION, run=self.place.job.run, host=self.place.host, pid=os.getpid())
-        self.stops.reason, self.outcome.group_gone = Failure.CANCELLED, True
+        self.stopping.stops.reason, self.outcome.group_gone = Failure.CANCELLED, True
         return True
 
     def _begin(self) -> None:
@@ -117,7 +122,7 @@ class Node:
             self.joining.endpoint.open()
         if job.claim:
             self.joining.look_at_fabric(env)  # over SSH, the launcher waits for node 0's address
-            if place.node_rank == 0 and not Claim(place, self.out).gained(self.loop, self.stops, self.outcome):
+            if place.node_rank == 0 and not Claim(place, self.out).gained(self.loop, self.stopping.stops, self.outcome):
                 return
         request: ServerSetup = {
             "job": job._replace(function=None)._asdict(),
@@ -157,19 +162,18 @@ class Node:
     def _turn(self) -> None:
         looked = self.loop.turn(self._patience())
         now = time.monotonic()
-        self.workers.output.attend(now, looked, holds=self.stops.reason is None)
-        if now >= self.heartbeat_at:
-            self.heartbeat_at = now + self.place.job.heartbeat_s
-            self.out.heartbeat(len(self.workers.running()))
-            self.place.use_project()
+        self.workers.output.attend(now, looked, holds=self.stopping.stops.reason is None)
+        self.pulse.beat(now)
         self.stopping.keep_deadlines(now)
+        self.watchdog.attend(now)
         if not self.joining.joined:
             self._join()
         self._hear_of_end(now)
 
     def _patience(self) -> float:
         now = time.monotonic()
-        until = [self.heartbeat_at - now, self.workers.output.patience(now), self.stopping.patience(now)]
+        until = [self.pulse.patience(now), self.workers.output.patience(now), self.stopping.patience(now)]
+        until.append(self.watchdog.patience(now))
         if not self.joining.joined:
             until.append(0.02)
         elif not self.joining.met:
@@ -203,7 +207,8 @@ class Node:
         result, why = outcome.verdict(self.messages.own_cause, met=self.joining.met)
         within(_FAREWELL_S, lambda: self.joining.end(result, why), None)
         self.place.leave_project()
-        holding.hold(self.place, self.out, self.stops, self.stopping.is_to_leave, result)
+        self.pulse.finish()
+        holding.hold(self.place, self.out, self.stopping.stops, self.stopping.is_to_leave, result)
         self.place.scratch.close()
         if why is not None and result == "failed":
             self.out.event("failure", cause=why)
@@ -214,3 +219,13 @@ class Node:
         self.out.finish(self.place.job.stream_wait_s, self.stopping.is_to_leave, self.stderr.say)
         self.stderr.finish(_LAST_LINES_S)
         return code
+
+
+def _stream(job: Job, node_rank: int, fd: int, directory: str) -> Writer:
+    """The node's stream; that of node 0 may be told to others, too."""
+    where = (fd, node_rank, directory, job.attempt, job.log_limit_bytes)
+    if not job.notify or node_rank:
+        return Writer(*where, plain=job.plain_stream)
+    from .notices import Notices, Telling  # few runs tell anybody
+
+    return Telling(Notices(job), *where, plain=job.plain_stream)

@@ -115,6 +115,10 @@ class ServerProcess:
         """Signal one worker's process group; the worker continues, or exits by itself."""
         self.channel.send({"signal": int(number), "mark": False, "rank": rank})
 
+    def ask_for_stacks(self) -> None:
+        """Have it ask every worker for its stacks."""
+        self.channel.send({"stacks": True})
+
     def exit_code(self) -> int:
         """Wait for its exit code."""
         return self._process.wait() if self._process else 0

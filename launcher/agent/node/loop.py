@@ -67,6 +67,10 @@ class Loop:
     def thread_failed(self, message: str, trace: str) -> None:
         """Record a failure and wake the loop; called in the failed thread."""
         self._failure = (message, trace)
+        self.wake()
+
+    def wake(self) -> None:
+        """End the current wait; called in any thread."""
         assert self._wakeup is not None
         self._wakeup.wake()
 

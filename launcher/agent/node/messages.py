@@ -17,10 +17,11 @@ from .loop import Loop
 from .outcome import Outcome
 from .place import Place
 from .stopping import Stopping
+from .watchdog import Watchdog
 from .workers import Workers
 
 if TYPE_CHECKING:
-    from ..messages import Cause, LentTerminal, ServerToAgent, StartedWorker
+    from ..messages import Cause, LentTerminal, Result, ServerToAgent, StartedWorker
 
 
 class Messages:
@@ -38,12 +39,13 @@ class Messages:
         workers: Workers,
         outcome: Outcome,
         stopping: Stopping,
+        watchdog: Watchdog,
     ) -> None:
         self._place, self._out, self._stderr, self._loop = place, out, stderr, loop
         self._server, self._joining, self._workers = server, joining, workers
-        self._outcome, self._stopping = outcome, stopping
+        self._outcome, self._stopping, self._watchdog = outcome, stopping, watchdog
         self._host_facts: Message = {}
-        self._server_open = self._group_open = True
+        self._open = {"server", "group"}
 
     def listen(self, host_facts: Message) -> None:
         """Start reading; `host_facts` are reported together with those of the fork server."""
@@ -55,12 +57,12 @@ class Messages:
     # -- the fork server ----------------------------------------------------------------------------------------------
 
     def _from_server(self) -> None:
-        if not self._server_open or not self._server.channel.ready():
+        if "server" not in self._open or not self._server.channel.ready():
             return
         message, fds = self._server.channel.receive()
         if message is None:
             self._loop.forget(self._server.channel.fileno())
-            self._server_open = False
+            self._open.discard("server")
             self._server_is_gone()
         elif "started" in message:
             self._worker_started(message["started"], fds, message["terminal"])
@@ -125,12 +127,12 @@ class Messages:
 
         A message that was read is always taken: the loop would not see it in the channel's buffer.
         """
-        if not self._group_open or not self._server.group.ready():
+        if "group" not in self._open or not self._server.group.ready():
             return False
         message, _ = self._server.group.receive()
         if message is None:
             self._loop.forget(self._server.group.fileno())
-            self._group_open = False
+            self._open.discard("group")
             # The fork server may be importing, and report the exit late.
             self._outcome.group_gone = self._outcome.group_gone or self._outcome.result is not None
         elif "event" in message:
@@ -139,6 +141,8 @@ class Messages:
             self._out.event(message["event"], **message["fields"])
         elif "ask_cause" in message:
             self._answer_why()
+        elif "stacks_asked" in message or "samples" in message:
+            self._watchdog.hear(message)
         elif "first_cause" in message:  # None: all nodes restart, and what ended this round does not end the run
             self._outcome.first_cause = message["first_cause"]
             self._workers.round = self._workers.round if self._outcome.first_cause else -1
@@ -146,16 +150,19 @@ class Messages:
             self._stderr.say(message["traceback"])
             self._stopping.break_down(message["broken"], trace=message["traceback"])
         elif "ended" in message:
-            result = self._outcome.result = message["ended"]
-            if result["result"] == "stopped_by_peer":
-                word = result["word"]
-                by = {"node": word.get("node"), "host": word.get("host")}
-                self._stopping.stop(word["stop"], word["signal"], deadline=word["deadline"], by=by)
+            self._group_ended(message["ended"])
         return True
+
+    def _group_ended(self, result: Result) -> None:
+        self._outcome.result = result
+        if result["result"] == "stopped_by_peer":
+            word = result["word"]
+            by = {"node": word.get("node"), "host": word.get("host")}
+            self._stopping.stop(word["stop"], word["signal"], deadline=word["deadline"], by=by)
 
     def _begin_round(self, about: Message) -> None:
         self._joining.met = True
-        self._outcome.first_cause = None
+        self._outcome.first_cause = self._outcome.hang = None
         self._outcome.restarts = about["restarts"]
         self._place.scratch.keep(before=str(about["round"]))
         self._workers.begin_round(about["round"])
@@ -164,7 +171,7 @@ class Messages:
         """Answer the group's process, which asks why a worker exited."""
         self._stopping.look_for_own_signal()
         causes = self._causes()
-        why = (
+        why = self._outcome.hang or (
             cause.first(causes)
             if causes
             else self._outcome.analysis.of_node("a worker exited without a trace of the cause")
@@ -174,7 +181,7 @@ class Messages:
             for kind, is_one in cause.WAITED.items()
         }
         self._outcome.first_cause = why
-        self._server.group.send({"cause": why, "waited": waited})
+        self._server.group.send({"cause": why, "waited": waited, "final": self._outcome.final})
 
     # -- causes -------------------------------------------------------------------------------------------------------
 
@@ -185,7 +192,7 @@ class Messages:
 
     def _causes(self) -> List[Cause]:
         """The failures among this node's workers of the current round."""
-        while self._server_open and self._server.channel.ready():
+        while "server" in self._open and self._server.channel.ready():
             self._from_server()
         workers = self._workers.of_this_round()
         for worker in workers:

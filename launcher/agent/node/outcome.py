@@ -22,11 +22,17 @@ class Outcome:
         self.first_cause: Optional[Cause] = None
         """That of the current round, as published to the other nodes."""
 
+        self.hang: Optional[Cause] = None
+        """Why this node has ended its own workers: the run hung."""
+
         self.result: Optional[Result] = None
         """The last message of the worker group's process."""
 
         self.group_gone = False
         """Whether no more messages will come from that process."""
+
+        self.final = False
+        """Whether that ends the run even if restarts are left."""
 
         self.restarts = 0
         self.early: Dict[str, bool] = {}

@@ -31,10 +31,18 @@ class Output:
         self._terminals: Dict[int, Terminal] = {}
         """Empty if the launcher has no terminal."""
 
+        self.reads = 0
+        """How often a pipe has been read."""
+
         self._reads = True
+        self._round = -1
+        self._silent = False
+        """Whether no worker of the round has written anything."""
 
     def open(self, about: StartedWorker, fds: List[int], lent: Optional[LentTerminal]) -> Dict[str, Pipe]:
         """Start reading from a new worker; `lent`: its share of the launcher's terminal or stdin."""
+        if about["round"] != self._round:
+            self._round, self._silent = about["round"], True
         output = self._lend(about, fds, lent) if lent else pipes(fds, self._place.node_rank, about["rank"])
         for pipe in output.values():
             self._pipes[pipe.fd] = pipe
@@ -64,6 +72,8 @@ class Output:
             for _ in range(_DRAINED_BLOCKS):  # all that fits into a pipe, even if others keep writing to it
                 if pipe.ended or pipe.fd not in self._pipes or not pipe.read(self._out):
                     break
+            if self._silent and pipe.begun:
+                self._begin(pipe)
             if pipe.ended and pipe.fd in self._pipes:
                 self._read(pipe)
 
@@ -120,10 +130,18 @@ class Output:
     def _read(self, pipe: Pipe) -> None:
         if self._pipes.get(pipe.fd) is not pipe:
             return
+        self.reads += 1
         pipe.read(self._out)
+        if self._silent and pipe.begun:
+            self._begin(pipe)
         if pipe.ended:
             with contextlib.suppress(KeyError):  # it was not being read
                 self._selector.unregister(pipe.fd)
             del self._pipes[pipe.fd]
             os.close(pipe.fd)
             self._out.rank_ended(pipe.tag)  # processes that its worker left behind may have written later
+
+    def _begin(self, pipe: Pipe) -> None:
+        """Report the first line of the round: until then, its workers were starting."""
+        self._silent = False
+        self._out.event("first_line", rank=pipe.rank, round=self._round)

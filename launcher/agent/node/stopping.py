@@ -14,6 +14,7 @@ from .children import ServerProcess
 from .loop import Loop
 from .outcome import Outcome
 from .place import Place
+from .stacks import Stacks
 from .stops import STOPS, Stops
 from .workers import Workers
 
@@ -35,9 +36,14 @@ class Stopping:
         workers: Workers,
         outcome: Outcome,
         stops: Stops,
+        stacks: Stacks,
     ) -> None:
         self._place, self._job, self._out, self._loop = place, place.job, out, loop
-        self._server, self._workers, self._outcome, self._stops = server, workers, outcome, stops
+        self._server, self._workers, self._outcome, self.stops = server, workers, outcome, stops
+        self._stacks = stacks
+        self._asks_for_stacks = (
+            processes.ASKS_ALL_FOR_STACKS if place.job.signals_reach_workers else processes.ASKS_FOR_STACKS
+        )
         self._linger_until: Optional[float] = None
 
     # -- requests -----------------------------------------------------------------------------------------------------
@@ -48,15 +54,17 @@ class Stopping:
         if failure is not None:
             self.break_down(failure[0], trace=failure[1])
         for number in self._loop.signals():
-            ask = self._stops.asked_by(number)
+            ask = self.stops.asked_by(number)
             if ask is not None:
                 self.stop(ask.reason, ask.signal, deadline=ask.deadline, forward=ask.forward)
+            elif number == self._asks_for_stacks:
+                self._stacks.report()
             elif number in processes.PASSED_ON and not self._job.signals_reach_workers:
                 self._server.signal(number, mark=False)
 
     def look_for_own_signal(self) -> None:
         """Wait for the agent's own signal if one also reached the workers: workers that it ended have not failed."""
-        if not self._job.signals_reach_workers or self._stops.reason is not None:
+        if not self._job.signals_reach_workers or self.stops.reason is not None:
             return
         if self._workers.any_ended_by(STOPS):
             self._loop.wait_for_signal(_SAME_SIGNAL_S)
@@ -69,7 +77,7 @@ class Stopping:
     def break_down(self, message: str, kind: Failure = Failure.NODE, trace: Optional[str] = None) -> None:
         """Stop the workers after an internal failure; they have their grace time."""
         self._outcome.fail(message, kind, trace)
-        self._stops.kill_at = self._stops.kill_at or time.monotonic() + self._job.grace_s
+        self.stops.kill_at = self.stops.kill_at or time.monotonic() + self._job.grace_s
         self._server.signal(signal.SIGTERM)
 
     # -- actions ------------------------------------------------------------------------------------------------------
@@ -84,7 +92,7 @@ class Stopping:
         forward: bool = True,
     ) -> None:
         """Signal all workers, and set a deadline. `by`: the node that was asked to stop and has passed that on."""
-        if self._stops.reason is not None:
+        if self.stops.reason is not None:
             return
         if self._outcome.ended_well():  # nothing is left to stop, but leave quickly
             self._server.group.send({"stop": reason, "leaves": True})
@@ -95,7 +103,7 @@ class Stopping:
             return
         self._outcome.failed = self._outcome.failed or self._outcome.first_cause
         self._workers.output.go_on()
-        deadline = self._stops.begin(reason, deadline)
+        deadline = self.stops.begin(reason, deadline)
         told: Dict[str, Any] = {} if by is None else {"by": by}
         self._out.event(
             "stopping", reason=reason, signal=cause.signal_name(number), deadline=round(deadline, 3), **told
@@ -109,7 +117,7 @@ class Stopping:
 
     def catch_up(self) -> None:
         """Signal a worker that was still starting when the others were signalled."""
-        if self._stops.reason is not None:
+        if self.stops.reason is not None:
             self._server.signal(signal.SIGTERM, repeat=False)
 
     def _may_leave(self) -> bool:
@@ -129,18 +137,18 @@ class Stopping:
     def keep_deadlines(self, now: float) -> None:
         """Stop at the time limit; kill workers that are left when their grace time is over."""
         limit = self._time_limit_at()
-        if limit is not None and self._stops.reason is None and now >= limit:
+        if limit is not None and self.stops.reason is None and now >= limit:
             self.stop(Failure.TIMEOUT, signal.SIGTERM)
-        if self._stops.kill_at is not None and now >= self._stops.kill_at:
-            self._stops.kill_at = now + 1.0
+        if self.stops.kill_at is not None and now >= self.stops.kill_at:
+            self.stops.kill_at = now + 1.0
             self._server.signal(signal.SIGKILL)
 
     def patience(self, now: float) -> float:
         """Seconds until `keep_deadlines` and `over` must be called again."""
         until: List[float] = []
         limit = self._time_limit_at()
-        if self._stops.kill_at is not None:
-            until.append(self._stops.kill_at)
+        if self.stops.kill_at is not None:
+            until.append(self.stops.kill_at)
         elif limit is not None:
             until.append(limit)
         if self._linger_until is not None:
@@ -157,7 +165,7 @@ class Stopping:
             return False
         if self._outcome.group_gone or (self._outcome.failed is not None and self._outcome.result is None):
             return True
-        if self._stops.reason is None:
+        if self.stops.reason is None:
             return False
         if self._linger_until is None:  # to notify the other nodes; an import or a rendezvous need not finish
             self._linger_until = time.monotonic() + (_FAREWELL_S if self._workers else 1.0)

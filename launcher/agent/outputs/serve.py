@@ -3,7 +3,7 @@
 Each request is a line of JSON on stdin, until stdin ends: `{"list": PATTERN}`, `{"read": NAME, "offset": BYTES}`,
 `{"write": NAME, "bytes": COUNT}` with that many bytes after it, `{"hold": true}`, so that the agent waits at its end
 until its files are fetched, `{"await": true}`, answered once it does, `{"release": true}`, for an agent that waits for
-that, or `{"grant": true}`, for one that waits for its run's claim.
+that, `{"grant": true}`, for one that waits for its run's claim, or `{"take": NAME}`, to send that notice of the run.
 Frames on stdout, each a line and the data that it announces:
     d BYTES    this many bytes of the file follow
     k          nothing yet; keeps the connection alive
@@ -20,6 +20,7 @@ import threading
 import time
 from typing import Any, Callable, Dict
 
+from .. import notice
 from .receive import receive
 from .signs import CONNECTED, GRANTED, HELD, RELEASED, WAITING
 from .tree import Tree, TreeError
@@ -80,6 +81,8 @@ def _answer(
         return {"problem": problem} if problem else {}
     if "read" in request:
         return tree.read(request["read"], int(request["offset"]), send)
+    if "take" in request:
+        return {"taken": notice.take(spec["directory"], str(request["take"]))}
     if "await" in request:
         while not os.path.exists(os.path.join(spec["directory"], WAITING)):
             time.sleep(_LOOK_S)

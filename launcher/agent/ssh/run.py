@@ -15,7 +15,7 @@ from ..cause import signal_name
 from ..forkserver import prefork
 from ..network import routes
 from ..node.stops import CANCEL
-from ..secret_files import FUNCTION_FILE, KEY_FILE
+from ..secret_files import FUNCTION_FILE, KEY_FILE, NOTIFY_FILE
 from ..system import cgroup, files, processes
 from . import container, preflight
 from .leases import HOLDER
@@ -58,8 +58,8 @@ def start(request: Request) -> Request:
     _write(spec, json.dumps(job, indent=1))
     _write(os.path.join(own, KEY_FILE), request["key"])
     note_secrets(own, list(request.get("secrets") or ()))
-    if request.get("function"):
-        _write(os.path.join(own, FUNCTION_FILE), request["function"])
+    for name in filter(request.get, (FUNCTION_FILE, NOTIFY_FILE)):
+        _write(os.path.join(own, name), request[name])
     identity = _spawn(request, own, job["cwd"], spec, {"work": job["cwd"], "reached": reached})
     answer: Request = {"reached": reached} if reached else _told(endpoint, own, identity)
     return {**answer, "agent": identity, "directory": directory, "work": job["cwd"], "notes": notes}

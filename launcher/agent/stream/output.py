@@ -11,6 +11,7 @@ from typing import Dict, List, Optional
 from ..protocol import STDERR, STDOUT, LineTagger
 from .sink import Item
 from .tail import Tail
+from .traces import Traces
 from .writer import Writer
 
 _READ_BYTES = 64 * 1024
@@ -25,10 +26,15 @@ class Pipe:
 
     def __init__(self, fd: int, node: int, rank: int, stream: str) -> None:
         self.fd = fd
+        self.rank = rank
         self.ended = False
+        self.begun = False
+        """Whether anything was read."""
+
         self.tail = Tail() if stream == STDERR else None
         """The last bytes of stderr, for the traceback in them."""
 
+        self.traces = Traces()
         self._tagger = LineTagger(node, rank, stream)
         self.tag = self._tagger.tag
         self._pending_since: Optional[float] = None
@@ -53,9 +59,12 @@ class Pipe:
 
     def keep(self, data: bytes, writer: Writer) -> None:
         """Process what was read; empty at the end."""
+        self.begun = self.begun or bool(data)
         if self.tail is not None:
             self.tail.add(data)
-        writer.add(Item(self._tagger.feed(data), self.tag))
+        records = self._tagger.feed(data)
+        self.traces.add(data, records)
+        writer.add(Item(records, self.tag))
         self._pending_since = (self._pending_since or time.monotonic()) if self._tagger.pending else None
 
     def flush_part(self, writer: Writer, now: float) -> None:
@@ -63,6 +72,11 @@ class Pipe:
         if self._pending_since is not None and now - self._pending_since >= PART_AFTER_S:
             writer.add(Item(self._tagger.flush(), self.tag))
             self._pending_since = None
+
+    @property
+    def lines(self) -> int:
+        """How many lines were read."""
+        return self._tagger.lines
 
     @property
     def held(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from launcher.login import address
-from launcher.settings.options import duration, not_below, one_of, option
+from launcher.settings.option import duration, not_below, one_of, option
 from launcher.spec import parse_size
 
 

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
-from launcher.agent.secret_files import FUNCTION_FILE
+from launcher.backends._writing import secret_texts
 from launcher.backends.ansible import ahead
 from launcher.backends.ansible.inventory import program
 from launcher.backends.ansible.progress import Progress
@@ -77,8 +77,8 @@ def _inventory_flags(inventory: Sequence[str]) -> list[str]:
 def write(plan: AnsiblePlan, directory: Path) -> None:
     """Write the whole directory, with the agent and the user's files."""
     write_directory(directory, texts(plan), payload(plan))
-    if plan.job.function:
-        storage.write_whole(directory / FUNCTION_FILE, plan.job.function.encode("ascii"), mode=0o600)
+    for name, text in secret_texts(plan.job).items():
+        storage.write_whole(directory / name, text.encode("ascii"), mode=0o600)
     if plan.snapshot is not None:
         output.progress(f"packing {amounts.size(plan.snapshot.total_bytes)} of files")
         with storage.storage_errors(directory):

@@ -128,9 +128,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
 
         texts = self.render(plan)
         more = (
-            [objects.key_secret(plan.name, plan.run_dir.name, self.opts, new_key(), plan.job.function)]
-            if plan.has_key
-            else []
+            [objects.key_secret(plan.name, plan.run_dir.name, self.opts, new_key(), plan.job)] if plan.has_key else []
         )
         storage.write_whole(directory / "run.yaml", manifests.text(plan, self.opts, more).encode(), mode=0o600)
         return Written(texts)

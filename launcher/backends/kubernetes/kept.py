@@ -38,6 +38,8 @@ class Kept(TypedDict):
     """Names of variables."""
 
     function: str | None
+    notify: str | None
+    """Whom to tell; missing in what an earlier version has kept."""
 
 
 def handle_of(
@@ -76,7 +78,10 @@ def planned(plan: KubernetesPlan, opts: KubernetesOptions, cluster: Cluster) -> 
 
 def keep(plan: KubernetesPlan) -> None:
     """Write what is about to be sent."""
-    write(plan.run_dir, {"objects": [*plan.objects], "secrets": [*plan.secrets], "function": plan.job.function})
+    write(plan.run_dir, {
+        "objects": [*plan.objects], "secrets": [*plan.secrets],
+        "function": plan.job.function, "notify": plan.job.notify,
+    })  # fmt: skip
 
 
 def write(run_dir: Path, kept: Kept) -> None:
@@ -113,7 +118,7 @@ def plan_of(kept: Kept, handle: KubernetesHandle, attempt: int, note: str, why: 
         if _SPEC in (item.get("data") or {}):
             spec = {**json.loads(item["data"][_SPEC]), **again}
             item["data"][_SPEC] = json.dumps(spec, indent=1) + "\n"
-    job = Job(**spec)._replace(function=kept["function"])
+    job = Job(**spec)._replace(function=kept["function"], notify=kept.get("notify"))
     rows = (PlannedNode(node_rank=rank, host="", workers=None) for rank in range(handle["nodes"]))
     return KubernetesPlan(
         run_dir=Path(handle["run_dir"]), name=handle["name"], objects=tuple(made), job=job, nodes=tuple(rows),

@@ -71,6 +71,7 @@ def read(cluster: Cluster, handle: KubernetesHandle, owner: Object, pods: Sequen
         "objects": [*beside, *made],
         "secrets": _secrets(about.inputs_of(handle["name"], about.attempt_of(owner)), template),
         "function": None,
+        "notify": None,
     }
 
 

@@ -6,7 +6,8 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from launcher.agent.secret_files import FUNCTION_FILE, KEY_FILE
+from launcher.agent.secret_files import KEY_FILE
+from launcher.backends._writing import secret_texts
 from launcher.backends.kubernetes import indexed, kubeflow, parts, pod
 from launcher.errors import SpecError
 from launcher.spec import parse_duration
@@ -14,6 +15,7 @@ from launcher.spec import parse_duration
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from launcher.agent.job import Job
     from launcher.backends.kubernetes.options import KubernetesOptions
     from launcher.spec import JobSpec
 
@@ -163,8 +165,12 @@ def network_policy(name: str, run: str, opts: KubernetesOptions) -> Manifest:
     }
 
 
-def key_secret(name: str, run: str, opts: KubernetesOptions, key: str, function: str | None) -> Manifest:
-    """A Secret, as more users can read ConfigMaps: the run's key and the function. `SpecError` if that is too large."""
+def key_secret(name: str, run: str, opts: KubernetesOptions, key: str, job: Job) -> Manifest:
+    """A Secret, as more users can read ConfigMaps: the run's key, the function, whom to tell.
+
+    Raises `SpecError` if the function is too large.
+    """
+    function = job.function
     if function and len(function) > _FUNCTION_BYTES:
         raise SpecError(
             f"the function and its arguments have {len(function) / 1e6:.1f} MB, "
@@ -173,7 +179,7 @@ def key_secret(name: str, run: str, opts: KubernetesOptions, key: str, function:
         )
     meta = _meta(pod.key_name(name), run, opts)
     head = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "immutable": True}
-    return {**head, "metadata": meta, "stringData": {KEY_FILE: key, **({FUNCTION_FILE: function} if function else {})}}
+    return {**head, "metadata": meta, "stringData": {KEY_FILE: key, **secret_texts(job)}}
 
 
 def config_map(name: str, run: str, opts: KubernetesOptions, content: Mapping[str, Any]) -> Manifest:

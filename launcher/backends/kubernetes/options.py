@@ -8,7 +8,7 @@ from typing import ClassVar
 from launcher.backends.kubernetes import words
 from launcher.errors import SpecError
 from launcher.login import address
-from launcher.settings.options import duration, not_below, one_of, option
+from launcher.settings.option import duration, not_below, one_of, option
 
 KINDS = ("job", "jobset", "trainjob", "pytorchjob", "mpijob", "tfjob", "pods")
 

@@ -56,8 +56,8 @@ class KubernetesPlan:
 
     @property
     def has_key(self) -> bool:
-        """Whether a submission creates a Secret: for nodes that authenticate one another, or for a function."""
-        return self.job.max_nodes > 1 or self.job.function is not None
+        """Whether a submission creates a Secret: for the key of several nodes, a function, or URLs of receivers."""
+        return self.job.max_nodes > 1 or self.job.function is not None or self.job.notify is not None
 
     def to_json(self) -> Planned:
         """The manifests and the spec."""

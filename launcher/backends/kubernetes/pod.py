@@ -122,7 +122,7 @@ def template(spec: JobSpec, part: Part, name: str, run: str, configs: list[str],
     """The pod template of a part of the run; `configs` are the ConfigMaps with its input."""
     opts, told = part.opts, {_DEFAULT_CONTAINER: container, **notes(part.opts)}
     meta: dict[str, Any] = {"labels": {**labels(run, opts), **part.labels}, "annotations": told}
-    key = key_name(name) if spec.nodes.max > 1 or spec.function else ""
+    key = key_name(name) if spec.nodes.max > 1 or spec.function or spec.agents.get("notify") else ""
     volumes, mounts = _volumes(opts, configs, key, granted_name(name) if claiming(spec) else "")
     body: dict[str, Any] = {
         "restartPolicy": "Never",

@@ -174,7 +174,7 @@ def _check_needed(item: Manifest, error: api.ApiError) -> None:
 def secrets(opts: KubernetesOptions, plan: KubernetesPlan) -> Iterator[Manifest]:
     """The Secrets with the run's key and with the values of secret variables: in no file, only in this request."""
     if plan.has_key:
-        yield objects.key_secret(plan.inputs, plan.run_dir.name, opts, new_key(), plan.job.function)
+        yield objects.key_secret(plan.inputs, plan.run_dir.name, opts, new_key(), plan.job)
     if plan.secrets:
         data = {name: base64.b64encode(os.environb[name.encode()]).decode() for name in plan.secrets}
         meta: dict[str, Any] = {"name": plan.inputs, "labels": labels(plan.run_dir.name, opts)}

@@ -253,7 +253,7 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
     def signal(self, handle: LocalHandle, signum: int) -> None:
         """Signal every agent, which passes the signal on."""
         for agent in processes.of(handle):
-            agent.send(signum)
+            (agent.ask if signum == self.asks_for_stacks else agent.send)(signum)
 
 
 def _is_done(stream: Path) -> bool:

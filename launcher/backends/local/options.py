@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launcher.settings.options import option
+from launcher.settings.option import option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,12 @@ class Agent:
             for identity in self._of_session():
                 identity.send(number)
 
+    def ask(self, number: int) -> None:
+        """Signal the agent once it has recorded itself: before that, it handles no signals and would be ended."""
+        noted = self._noted()
+        if noted is not None and noted.alive():
+            noted.send(number)
+
     def kill(self) -> None:
         """Send SIGKILL to the agent, all its descendants, and the script that started it."""
         for identity in self.living():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from launcher import output
+from launcher.agent.system.processes import ASKS_ALL_FOR_STACKS
 from launcher.backends._base import Backend, Record, unrecorded
 from launcher.backends._files import FileStream
 from launcher.backends._outlook import Outlook
@@ -50,6 +51,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
     has_outlook: ClassVar[bool] = True
     has_queue: ClassVar[bool] = True
     more_cpus: ClassVar[str] = "--cpus-per-task"
+    asks_for_stacks: ClassVar[int] = ASKS_ALL_FOR_STACKS
     has_terminals: ClassVar[bool] = True
     has_outputs: ClassVar[bool] = True
     shares_outputs: ClassVar[bool] = True
@@ -269,12 +271,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         if "step" in handle:
             allocation.send(self.site, handle, signum)
         else:
-            control.control(
-                self._of(handle),
-                "scancel",
-                f"--signal={signal.Signals(signum).name.removeprefix('SIG')}",
-                job_of(handle),
-            )
+            control.control(self._of(handle), "scancel", f"--signal={control.signal_word(signum)}", job_of(handle))
 
     def _jobs(self, handle: SlurmHandle | None = None) -> Queue:
         from launcher.backends.slurm import submitit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 from collections import Counter
 from contextlib import suppress
@@ -58,6 +59,12 @@ def ask(site: Site, *argv: str, stdin: bytes = b"") -> tuple[CompletedProcess[st
     if done.returncode and out_of_reach(said):
         raise BackendUnavailableError(f"{argv[0]}: {said}", hint=PING)
     return done, said
+
+
+def signal_word(number: int) -> str:
+    """The signal as scancel takes it: it knows few by name, and these by their number."""
+    name = signal.Signals(number).name.removeprefix("SIG")
+    return str(int(number)) if name == "WINCH" else name
 
 
 def cancel(site: Site, *argv: str) -> None:

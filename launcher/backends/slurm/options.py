@@ -9,7 +9,7 @@ from typing import ClassVar
 from launcher.backends.slurm import words
 from launcher.errors import SpecError
 from launcher.login import address
-from launcher.settings.options import duration, not_below, one_of, option
+from launcher.settings.option import duration, not_below, one_of, option
 from launcher.spec import parse_size
 
 OF_SBATCH = (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.agent.schedulers.slurm import SlurmError, expand
-from launcher.backends.slurm.control import ask
+from launcher.backends.slurm.control import ask, signal_word
 from launcher.errors import CommandError, LaunchError
 from launcher.runs import directories
 
@@ -107,8 +107,7 @@ def _by_default(step: Step) -> str:
 
 def send(site: Site, step: str, number: int) -> None:
     """Signal the processes of a step."""
-    name = signal.Signals(number).name.removeprefix("SIG")
-    done, said = ask(site, "scancel", f"--signal={name}", step)
+    done, said = ask(site, "scancel", f"--signal={signal_word(number)}", step)
     # Slurm 22.05 signals the step and then complains about the job's id.
     if done.returncode and not re.search("already completing|Invalid job id", said):
         raise CommandError(f"scancel: {said.removeprefix('scancel: error: ')}")

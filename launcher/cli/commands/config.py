@@ -27,7 +27,7 @@ def config(
     general = loaded.resolve(settings.GlobalOptions, flags={"output": fmt})
     checks.blame("output", general["output"].layers[-1:], lambda fmt: output.setup(fmt=fmt))
     found = effective.effective(loaded, general, cluster)
-    rows = [(key, _shown(item.value), item.source) for key, item in found.settings.items()]
+    rows = [(key, _shown(item.value, key), item.source) for key, item in found.settings.items()]
     text = tables.table(("SETTING", "VALUE", "FROM"), rows)
     text += "\n" + tables.table(("SETTINGS FILE",), [(path,) for path in found.files]) if found.files else ""
     if found.clusters:
@@ -35,7 +35,7 @@ def config(
     output.result(found.to_json(), *text.splitlines())
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: Any, name: str) -> Any:
     if isinstance(value, tuple):
-        return ", ".join(effective.masked(value)) or None
+        return ", ".join(effective.masked(value, name)) or None
     return str(value).lower() if isinstance(value, bool) else value if value != "" else None

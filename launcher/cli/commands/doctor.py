@@ -16,7 +16,7 @@ from launcher.errors import RequestError, SpecError
 from launcher.service import examination
 from launcher.service import launch as service
 from launcher.settings import quarantine
-from launcher.settings.options import option
+from launcher.settings.option import option
 from launcher.system import names
 
 if TYPE_CHECKING:
@@ -38,9 +38,14 @@ _NOT_OURS: tuple[str, ...] = (
     "preload",
     "max_restarts",
     "grace",
+    "hang_after",
+    "on_hang",
     "no_python",
     "contract",
     "ps",
+    "tracking",
+    "notify",
+    "notify_secret",
 )
 _NOT_OURS += (
     "module",

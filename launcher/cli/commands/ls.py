@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 from launcher import output
 from launcher.cli.parameters import OutputOption, argument, flag
 from launcher.console import summary, tables
+from launcher.errors import RequestError
 from launcher.service import listing, observe
 from launcher.service.selection import EVERY, Selection
 from launcher.system import amounts
@@ -32,6 +33,7 @@ def ls(  # noqa: PLR0917 - one parameter for each option
         Optional[str],
         flag("--on", metavar="NAME", help="Ask this cluster or backend; includes other users' runs."),
     ] = None,
+    usage: Annotated[bool, flag("--usage", help="Show what each run has used: time, GPUs, CPUs, memory.")] = False,
     fmt: OutputOption = None,
 ) -> None:
     """List runs, newest last.
@@ -42,10 +44,17 @@ def ls(  # noqa: PLR0917 - one parameter for each option
     directory = observe.directory(fmt)
     selection = Selection.parse(state, since, name)
     if on is not None:
+        if usage:
+            raise RequestError(
+                "--usage and --on exclude each other", hint="only runs that are here are known well enough"
+            )
         _of_cluster(on, selection, limit)
         return
     found = listing.states(directory, run, limit, selection)
-    data: Runs = {"runs": [listing.row(each, state) for each, state in found]}
+    data: Runs = {"runs": [listing.row(each, state, used=usage) for each, state in found]}
+    if usage:
+        output.result(data, *_usage(data))
+        return
     rows = [
         (
             f"{each.id} [{len(each.tasks)}]" if each.tasks else each.id,
@@ -61,6 +70,14 @@ def ls(  # noqa: PLR0917 - one parameter for each option
     if not rows:
         output.note(f"no such run in {directory}" if selection != EVERY else f"no runs in {directory}")
     output.result(data, *text.splitlines())
+
+
+def _usage(data: Runs) -> list[str]:
+    """A table of what the runs have used."""
+    from launcher.console import usage_text  # few lists have it
+
+    rows = [(each["run"], each["state"], *usage_text.row(each.get("usage"))) for each in data["runs"]]
+    return tables.table(usage_text.HEADER, rows, cut=True).splitlines() if rows else []
 
 
 def _of_cluster(name: str, selection: Selection, limit: int) -> None:

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from launcher import output
 from launcher.cli.parameters import OnOption, OutputOption, RunArgument, flag
-from launcher.console import live_line, node_table, race_table, summary, tables
+from launcher.console import live_line, node_table, progress_text, race_table, summary, tables, usage_text
 from launcher.errors import RunContinuesError
 from launcher.service import finding, listing, observe
 
 if TYPE_CHECKING:
-    from launcher.results.run import RunState
+    from launcher.results.run import Status
     from launcher.runs.records import Run
+
+_FINDINGS = 5
 
 
 def status(  # noqa: PLR0917 - one per option
@@ -36,7 +38,8 @@ def status(  # noqa: PLR0917 - one per option
     found = finding.find(observe.directory(fmt), run, on)
     with live_line.waiting(f"asking {found.backend or found.cluster} for {found.id}"):
         state = observe.state_of(found)
-    output.result(listing.whole(found, state), *_lines(found, state, whole=whole, verbose=verbose))
+        all_of_it = listing.whole(found, state)
+    output.result(all_of_it, *_lines(found, all_of_it, whole=whole, verbose=verbose))
     code = state["exit_code"]
     return (RunContinuesError.exit_code if code is None else code) if exit_code else 0
 
@@ -49,7 +52,7 @@ def _when(created: float) -> str:
     )
 
 
-def _lines(run: Run, state: RunState, *, whole: bool, verbose: bool) -> list[str]:
+def _lines(run: Run, state: Status, *, whole: bool, verbose: bool) -> list[str]:
     detail = f" ({state['detail']})" if state.get("detail") else ""
     lines = [
         f"run      {run.id}",
@@ -64,6 +67,12 @@ def _lines(run: Run, state: RunState, *, whole: bool, verbose: bool) -> list[str
         lines.append(f"took     {summary.duration(took)}{again}")
         if waited := summary.queued(state.get("queued_s")):
             lines[-1] += f", after {waited}"
+    if state["progress"] is not None:
+        lines.append(f"progress {progress_text.line(state['progress'])}")
+    lines += [f"odd      {progress_text.finding(one)}" for one in state["findings"][:_FINDINGS]]
+    if state["usage"] is not None:
+        lines.append(f"used     {usage_text.line(state['usage'])}")
+    lines += [f"link     {link}" for link in state["links"]]
     lines.append(f"path     {run.path}")
     lines += [f"outputs  {where}" for where in summary.outputs(run, state)]
     if isinstance(cause := state.get("cause"), dict):

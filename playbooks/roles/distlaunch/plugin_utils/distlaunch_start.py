@@ -41,6 +41,7 @@ class Start:
             self._job["min_nodes"] = self._job["max_nodes"] = len(choice["ranks"])
         beside = os.path.dirname(args["job"])
         self._key, self._function = _key(os.path.join(beside, "key")), text_of(os.path.join(beside, "function")) or None
+        self._notify = text_of(os.path.join(beside, "notify")) or None
         self._container = json.loads(text_of(args["container"]) or "null")
 
     def run(self) -> None:
@@ -77,6 +78,7 @@ class Start:
             "job": self._job,
             "key": self._key,
             "function": self._function,
+            "notify": None if self._choice["ranks"][host] else self._notify,
             "container": (self._args.get("parts") or {}).get(host, {}).get("container", self._container),
             "secrets": self._secrets,
             **{name: self._args[name] for name in ("dir", "digest", "cwd")},

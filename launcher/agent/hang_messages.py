@@ -1,0 +1,31 @@
+"""What the agent and the worker group's process tell each other about hangs. Imported only by type checkers."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, TypedDict
+
+
+class GroupToAgent(TypedDict, total=False):
+    """Identified by `stacks_asked` or `samples`."""
+
+    stacks_asked: int
+    """A node asks for the stacks of all nodes; the number of the request."""
+
+    samples: List[List[Dict[str, Any]]]
+    """On node 0: what all nodes have answered to two requests."""
+
+    between_s: float
+    """With `samples`: the time between the two."""
+
+
+class AgentToGroup(TypedDict, total=False):
+    """Identified by `stacks` or `quiet`."""
+
+    stacks: Dict[str, Any]
+    """The answer: `number`, `host`, `groups`, and what each rank has `used`."""
+
+    quiet: bool
+    """Whether this node's workers have been silent for `hang_after_s`."""
+
+    final: bool
+    """With `cause`: the run ends even if restarts are left."""

@@ -1,0 +1,111 @@
+"""Notices that this node's workers are silent, answers the other nodes, and on node 0 decides whether the run hangs."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
+
+from ..failures import Failure
+from ..stream.writer import Writer
+from .children import ServerProcess
+from .outcome import Outcome
+from .place import Place
+from .stacks import Stacks
+from .workers import Workers
+
+if TYPE_CHECKING:
+    from ..hang_messages import GroupToAgent
+    from ..stacks.judging import Hang
+    from ..stacks.stack import Stack
+
+WARN, END, RESTART = "warn", "end", "restart"
+"""What `on_hang` may be."""
+
+_LOOKS = 10
+_LOOK_S = 10.0
+
+
+class Watchdog:
+    """Looks a few times in `hang_after_s` whether there was output; all else is done only if there was none."""
+
+    def __init__(
+        self, place: Place, out: Writer, *, server: ServerProcess, workers: Workers, stacks: Stacks, outcome: Outcome
+    ) -> None:
+        self._place, self._out, self._outcome = place, out, outcome
+        self._server, self._workers, self._stacks = server, workers, stacks
+        job = place.job
+        silent = job.debug is not None or job.wants_keyboard  # it may wait for a person
+        self._after_s = 0.0 if silent else job.hang_after_s or 0.0
+        self._look_at = time.monotonic() if self._after_s else float("inf")
+        self._reads = 0
+        self._since = time.monotonic()
+        self._quiet: Optional[bool] = None
+        self._told = False
+        """Whether a hang was reported since there was output."""
+
+    def patience(self, now: float) -> float:
+        """Seconds until `look` must be called again."""
+        return min(self._look_at - now, self._stacks.patience())
+
+    def attend(self, now: float) -> None:
+        """Call this once per turn of the loop: looks for output, if it is time to, and tells the other nodes."""
+        self._stacks.attend()
+        if now < self._look_at:
+            return
+        self._look_at = now + min(_LOOK_S, self._after_s / _LOOKS)
+        reads, running = self._workers.output.reads, bool(self._workers.running())
+        if reads != self._reads or not self._workers:
+            self._reads, self._since = reads, now
+        quiet = bool(self._workers) and (not running or now - self._since >= self._after_s)
+        if quiet != self._quiet:
+            self._quiet, self._told = quiet, False
+            self._server.group.send({"quiet": quiet})
+
+    def hear(self, message: GroupToAgent) -> None:
+        """Answer a request of the worker group's process."""
+        if "stacks_asked" in message:
+            number = message["stacks_asked"]
+            self._stacks.take(lambda groups: self._answer(number, groups))
+        elif "samples" in message:
+            self._judge(message["samples"], message["between_s"])
+
+    def _answer(self, number: int, groups: List[Stack]) -> None:
+        from ..stacks import usage  # few runs are asked
+
+        used = {worker.about["rank"]: usage.of(worker.about["pid"]) for worker in self._workers.running()}
+        answer: Dict[str, Any] = {"number": number, "host": self._place.host, "groups": groups, "used": used}
+        self._server.group.send({"stacks": answer})
+
+    def _judge(self, samples: List[List[Dict[str, Any]]], between_s: float) -> None:
+        from ..stacks import judging
+
+        first, second = map(judging.sample, samples)
+        hang = judging.judge(first, second, between_s)
+        if hang is None or not self._quiet or self._told:
+            return
+        self._told = True
+        silent_s = round(time.monotonic() - self._since, 1)
+        action = self._place.job.on_hang
+        self._out.event(
+            "hang", silent_s=silent_s, odd=hang.odd, message=hang.message, groups=hang.groups, action=action
+        )
+        if action in (END, RESTART):
+            self._act(hang, second.hosts, silent_s, ends=action == END)
+
+    def _act(self, hang: Hang, hosts: Dict[int, str], silent_s: float, *, ends: bool) -> None:
+        """Have this node's workers fail, with the hang as the cause: all nodes then end or restart as after a failure.
+
+        One that is killed is enough; a process in an uninterruptible wait cannot be.
+        """
+        from ..stacks import dump
+
+        odd = hang.odd[0] if hang.odd else None
+        why = self._outcome.analysis.of_node(f"no progress for {silent_s:.0f} s: {hang.message}", Failure.NO_PROGRESS)
+        why["rank"], why["host"] = odd, hosts.get(odd, why["host"]) if odd is not None else None
+        why["node"] = None
+        self._outcome.hang, self._outcome.final = why, ends
+        workers = [worker.about for worker in self._workers.running()]
+        workers.sort(key=lambda about: dump.status(about["pid"]).get("State", "").startswith("D"))
+        if workers:
+            self._server.signal_group(workers[0]["rank"], signal.SIGKILL)

@@ -1,0 +1,127 @@
+"""Collects what the workers of one node do: their dumps, py-spy's for other interpreters, or the kernel's words."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+from ..system.scratch import within
+from . import dump, kernel
+from .stack import Stack, grouped, is_whole, of_rank, own_frame, without_answer
+
+LIMIT_S = 1.5
+"""How long workers may take to write their stacks; a node that is short of CPU takes a while."""
+
+_SETTLED_S, _LOOK_S = 0.05, 0.01
+_SPY_S, _SOURCE_S = 5.0, 0.5
+_MAX_TEXT = 120
+
+
+class Asked(NamedTuple):
+    """A worker that was asked for its stacks."""
+
+    rank: int
+    pid: int
+    answers: bool
+    """Whether it has a handler."""
+
+    size: int
+    """The size of its file before that."""
+
+
+def about_to_ask(workers: Dict[int, int], scratch: str) -> List[Asked]:
+    """What is known of the workers, pids by rank, before the fork server asks them."""
+    found = []
+    for rank, pid in sorted(workers.items()):
+        answers = dump.answers(pid, scratch)
+        path = dump.path_of(scratch, pid)
+        found.append(Asked(rank, pid, answers, os.path.getsize(path) if answers else 0))
+    return found
+
+
+def collect(asked: Sequence[Asked], scratch: str) -> List[Stack]:
+    """What they do, grouped. Waits up to `LIMIT_S`, and for py-spy longer."""
+    texts = _dumps(asked, scratch)
+    stacks = []
+    for each in asked:
+        stack = of_rank(each.rank, texts.get(each.pid, ""))
+        stacks.append(stack or _otherwise(each))
+    groups = grouped(stacks)
+    within(_SOURCE_S, lambda: _quote(groups), None)
+    return groups
+
+
+def _dumps(asked: Sequence[Asked], scratch: str) -> Dict[int, str]:
+    """The dumps by pid, as far as they are complete: a file is, if it has ended well and does not grow."""
+    limit = time.monotonic() + LIMIT_S
+    waiting = {each.pid: each for each in asked if each.answers}
+    texts: Dict[int, str] = {}
+    since: Dict[int, float] = {}
+    while waiting and time.monotonic() < limit:
+        now = time.monotonic()
+        for pid, each in list(waiting.items()):
+            text = _read(dump.path_of(scratch, pid), each.size)
+            if text != texts.get(pid):
+                texts[pid], since[pid] = text, now
+            elif is_whole(text) and now - since[pid] >= _SETTLED_S:
+                del waiting[pid]
+        time.sleep(_LOOK_S)
+    for each in asked:
+        if each.pid in texts and each.pid not in waiting:
+            with contextlib.suppress(OSError):
+                os.truncate(dump.path_of(scratch, each.pid), 0)
+    return {pid: text for pid, text in texts.items() if is_whole(text)}
+
+
+def _read(path: str, start: int) -> str:
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        file.seek(start)
+        return file.read().decode("ascii", "replace")
+    return ""
+
+
+def _otherwise(each: Asked) -> Stack:
+    """What is known of a worker without a dump of its own."""
+    if not each.answers:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, subprocess.SubprocessError):
+            found = _spied(each)
+            if found is not None:
+                return found
+    return without_answer(each.rank, kernel.words(each.pid))
+
+
+def _spied(each: Asked) -> Optional[Stack]:
+    """The stack as py-spy reads it, if the user has it, and the kernel allows that."""
+    spy = shutil.which("py-spy")
+    if spy is None or not dump.status(each.pid):
+        return None
+    argv = [spy, "dump", "--json", "--nonblocking", "--pid", str(each.pid)]
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SPY_S, check=False)
+    threads: List[Dict[str, Any]] = json.loads(done.stdout) if done.returncode == 0 else []
+    if not threads:
+        return None
+    stacks = [_of_spy(thread) for thread in sorted(threads, key=lambda thread: thread["os_thread_id"] != each.pid)]
+    return {"ranks": [each.rank], "frames": stacks[0], "threads": stacks[1:], "state": None} if stacks[0] else None
+
+
+def _of_spy(thread: Dict[str, Any]) -> List[Any]:
+    return [{"function": at["name"], "file": at["filename"], "line": at["line"]} for at in thread["frames"]]
+
+
+def _quote(groups: Sequence[Stack]) -> None:
+    """Add the text of the line that is executed in the user's own code; its file may be on a disk that hangs."""
+    for group in groups:
+        at = own_frame(group["frames"])
+        frame = group["frames"][at] if at >= 0 else None
+        if frame is None or not frame["file"].startswith("/"):
+            continue
+        with contextlib.suppress(OSError), open(frame["file"], encoding="utf-8", errors="replace") as file:
+            for number, line in enumerate(file, 1):
+                if number == frame["line"]:
+                    frame["text"] = line.strip()[:_MAX_TEXT]
+                    break

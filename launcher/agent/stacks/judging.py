@@ -1,0 +1,130 @@
+"""Whether a silent run hangs, and who is odd: by the stacks of all ranks, taken twice, and what they have used since.
+
+Silence and an idle CPU alone are not evidence, and neither is a busy one: a wait for a GPU or for NCCL spins. So:
+
+- A rank whose CPU is busy, or that reads or writes, outside of a collective, and whose stack changes: the run computes.
+- All ranks are idle, or wait in a collective with the same stack: it hangs. The odd ranks are those that are not in the
+  collective of most, or without one those that are not where most are.
+- Most ranks are busy in the same line, and a few are idle: these are odd, and the others wait for them in a GPU.
+- All else may be a computation in one long call: the run does not count as hung.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from . import sentences
+from .stack import Stack, grouped
+
+_BUSY = 0.05
+"""Share of a CPU above which a rank is busy; a rank that waits has threads that look around from time to time."""
+
+_BUSY_BYTES = 64 * 1024
+"""A rank that has read and written more than this is busy, too."""
+
+
+class Sample(NamedTuple):
+    """What all ranks did at one time."""
+
+    groups: List[Stack]
+    used: Dict[int, Tuple[float, int]]
+    """CPU seconds, and bytes read and written, by rank, with the processes below it."""
+
+    hosts: Dict[int, str]
+    """By rank."""
+
+
+class Hang(NamedTuple):
+    """A run that makes no progress."""
+
+    groups: List[Stack]
+    odd: List[int]
+    """The ranks that the others wait for, as far as that can be told."""
+
+    message: str
+
+
+def sample(answers: Sequence[Dict[str, Any]]) -> Sample:
+    """What the nodes have answered, as one; JSON has texts as keys."""
+    used = {int(rank): tuple(how) for each in answers for rank, how in each["used"].items()}
+    hosts = {rank: each["host"] for each in answers for group in each["groups"] for rank in group["ranks"]}
+    return Sample(grouped(group for each in answers for group in each["groups"]), used, hosts)
+
+
+def judge(first: Sample, second: Sample, between_s: float) -> Optional[Hang]:
+    """Whether the run hung all that time; None if it may have computed."""
+    before, after = _by_rank(first), _by_rank(second)
+    if not after or set(before) != set(after):
+        return None  # ranks have started or ended
+    waiting, idle, busy = [], [], []
+    for rank, stack in after.items():
+        same = _place(before[rank]) == _place(stack)
+        if sentences.collective(stack["frames"]) and same:
+            waiting.append(rank)
+        elif not _is_busy(first, second, rank, between_s):
+            idle.append(rank)
+        elif same:
+            busy.append(rank)
+        else:
+            return None
+    if busy and (waiting or not idle or len(idle) >= len(busy) or len({_place(after[rank]) for rank in busy}) > 1):
+        return None
+    odd = _odd(waiting, idle, busy, after)
+    return Hang(second.groups, odd, message(second, odd))
+
+
+def message(seen: Sample, odd: Sequence[int]) -> str:
+    """Who is odd, and where all are."""
+    return sentences.summary(_odd_first(seen.groups, odd), lambda rank: seen.hosts.get(rank, ""))
+
+
+def missing(seen: Sample, ranks: Sequence[int], called: str) -> str:
+    """What ranks do that have not come to a collective: `rank 37 (n5) never called all_reduce: it is in open() (...)`.
+
+    Empty if nothing is known of them.
+    """
+    parts = []
+    for group in seen.groups:
+        late = [rank for rank in group["ranks"] if rank in ranks]
+        if not late:
+            continue
+        several = len(late) > 1
+        who = sentences.named(late, lambda rank: seen.hosts.get(rank, ""))
+        inside = sentences.collective(group["frames"])
+        never = f" never called {called}:" if called and inside != called else ":"
+        parts.append(f"{who}{never} {'they' if several else 'it'} {sentences.doing(group, several=several)}")
+    return "; ".join(parts)
+
+
+def _odd_first(groups: List[Stack], odd: Sequence[int]) -> List[Stack]:
+    return sorted(groups, key=lambda group: group["ranks"][0] not in odd)
+
+
+def _by_rank(seen: Sample) -> Dict[int, Stack]:
+    return {rank: group for group in seen.groups for rank in group["ranks"]}
+
+
+def _place(stack: Stack) -> Tuple[object, ...]:
+    frames = tuple((frame["file"], frame["function"], frame["line"]) for frame in stack["frames"])
+    return frames or ((stack["state"] or "").partition(",")[0],)
+
+
+def _is_busy(first: Sample, second: Sample, rank: int, between_s: float) -> bool:
+    nothing = (0.0, 0)
+    (cpu, data), (cpu_before, data_before) = second.used.get(rank, nothing), first.used.get(rank, nothing)
+    return cpu - cpu_before > _BUSY * between_s or data - data_before > _BUSY_BYTES
+
+
+def _odd(waiting: List[int], idle: List[int], busy: List[int], after: Dict[int, Stack]) -> List[int]:
+    """The ranks that the others wait for; none if all are in the same place."""
+    if busy:
+        return idle
+    if waiting and idle:
+        return idle
+    places: Dict[Tuple[object, ...], List[int]] = {}
+    for rank in (*waiting, *idle):
+        name = sentences.collective(after[rank]["frames"])
+        places.setdefault((name, sentences.place(after[rank]["frames"])), []).append(rank)
+    most = max(places.values(), key=len)
+    others = sorted(rank for ranks in places.values() if ranks is not most for rank in ranks)
+    return others if len(others) < len(most) else []

@@ -1,0 +1,115 @@
+"""Python stacks as faulthandler writes them, in a form that can be compared, sent and shown."""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, Iterable, List, Optional, Tuple, TypedDict
+
+_THREAD = re.compile(r"^(?:Current thread|Thread|Stack) ?.*\(most recent call first\):$")
+_FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
+_MAX_FRAMES, _MAX_THREADS, _MAX_NAME = 40, 16, 200
+_MAX_GROUPS = 64
+
+_OURS = re.compile(r"(?:distlaunch_agent|launcher/agent)/forkserver/(?:worker|child)\.py$")
+"""Frames below the script's own: those of the fork server, which runs it."""
+
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|/lib64/python3|^<frozen|^<string>")
+_IDLE = re.compile(r"/(?:threading|selectors|queue|concurrent/futures/thread)\.py$")
+
+
+class Frame(TypedDict, total=False):
+    """One call, innermost first in a stack."""
+
+    function: str
+    file: str
+    line: int
+    text: str
+    """The line of the script, in the innermost of its own frames."""
+
+
+class Stack(TypedDict, total=False):
+    """What one rank does, or several that do the same."""
+
+    ranks: List[int]
+    frames: List[Frame]
+    """Of the main thread; empty if the process could not answer."""
+
+    threads: List[List[Frame]]
+    """Of the other threads, of the first of these ranks."""
+
+    state: Optional[str]
+    """In the kernel's words, of a process that could not answer; else None."""
+
+
+def parse(text: str) -> List[List[Frame]]:
+    """The stacks of all threads in one dump; the main thread's is the last."""
+    threads: List[List[Frame]] = []
+    for line in text.splitlines():
+        if _THREAD.match(line):
+            threads.append([])
+        elif (found := _FRAME.match(line)) and threads and len(threads[-1]) < _MAX_FRAMES:
+            number = int(found[2]) if found[2].isdigit() else 0
+            threads[-1].append({"function": found[3][-_MAX_NAME:], "file": found[1][-_MAX_NAME:], "line": number})
+    return threads
+
+
+def of_rank(rank: int, text: str) -> Optional[Stack]:
+    """The stack of a rank from its dump; None if that has none."""
+    threads = [_without_ours(frames) for frames in parse(text)]
+    if not threads or not threads[-1]:
+        return None
+    others = [frames for frames in threads[:-1] if frames]
+    return {"ranks": [rank], "frames": threads[-1], "threads": others[:_MAX_THREADS], "state": None}
+
+
+def without_answer(rank: int, state: str) -> Stack:
+    """The same for a process that could not answer."""
+    return {"ranks": [rank], "frames": [], "threads": [], "state": state}
+
+
+def is_whole(text: str) -> bool:
+    """Whether a dump may be complete: the main thread's frames come last, and end with a newline."""
+    return text.endswith("\n") and bool(_FRAME.match(text.rstrip("\n").rpartition("\n")[2]))
+
+
+def is_library(frame: Frame) -> bool:
+    """Whether the frame belongs to Python or an installed package."""
+    return _LIBRARY.search(frame["file"]) is not None
+
+
+def own_frame(frames: List[Frame]) -> int:
+    """The index of the innermost frame of the user's own code, else of the outermost frame; -1 without frames."""
+    return next((at for at, frame in enumerate(frames) if not is_library(frame)), len(frames) - 1)
+
+
+def _without_ours(frames: List[Frame]) -> List[Frame]:
+    """The frames up to the script's outermost one."""
+    last = next((at for at, frame in enumerate(frames) if _OURS.search(frame["file"])), len(frames))
+    kept = frames[:last]
+    while last < len(frames) and kept and (kept[-1]["file"].startswith("<frozen runpy") or _is_runpy(kept[-1])):
+        kept.pop()
+    return kept
+
+
+def _is_runpy(frame: Frame) -> bool:
+    return frame["file"].endswith("/runpy.py")
+
+
+def is_idle(frames: List[Frame]) -> bool:
+    """Whether a thread only waits for work."""
+    return not frames or _IDLE.search(frames[0]["file"]) is not None
+
+
+def _key(stack: Stack) -> Tuple[object, ...]:
+    frames = tuple((frame["function"], frame["file"], frame["line"]) for frame in stack["frames"])
+    return (*frames, stack["state"])
+
+
+def grouped(stacks: Iterable[Stack]) -> List[Stack]:
+    """Stacks that are the same as one, the largest group first; at most as many groups as are worth reading."""
+    groups: Dict[Tuple[object, ...], Stack] = {}
+    for stack in stacks:
+        known = groups.setdefault(_key(stack), {**stack, "ranks": []})
+        known["ranks"] = sorted({*known["ranks"], *stack["ranks"]})
+    found = sorted(groups.values(), key=lambda group: (-len(group["ranks"]), group["ranks"]))
+    return found[:_MAX_GROUPS]

@@ -1,0 +1,41 @@
+"""What a report says about a run in a few words, in every format."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from typing import TYPE_CHECKING
+
+from launcher.console import summary
+from launcher.runs.outcome import EXIT_CODES
+from launcher.system import amounts
+
+if TYPE_CHECKING:
+    from launcher.results.report import Report
+
+
+def facts(report: Report) -> list[tuple[str, str]]:
+    """Names and values."""
+    ranks = sum(len(node["ranks"]) for node in report["nodes"])
+    size = amounts.counted(len(report["nodes"]), "node") + (f", {amounts.counted(ranks, 'rank')}" if ranks else "")
+    created = report["created"]
+    found = [
+        ("Command", shlex.join(report["command"])),
+        ("Runs on", ", cluster ".join(filter(None, (report["backend"], report["cluster"])))),
+        ("Job", report["job_id"] or ""),
+        ("Size", size),
+        ("Submitted", time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(created)) if created else ""),
+        ("Waited", "" if report["queued_s"] is None else summary.duration(report["queued_s"])),
+        ("Took", "" if report["duration_s"] is None else summary.duration(report["duration_s"])),
+        ("Exit code", "" if report["exit_code"] is None else str(report["exit_code"])),
+        ("Directory", report["path"]),
+        ("Outputs", report["output_dir"] or ""),
+    ]
+    return [(name, value) for name, value in found if value]
+
+
+def tone(report: Report) -> str:
+    """`good`, `bad`, `warn` or `live`, by the run's state."""
+    if report["state"] not in EXIT_CODES:
+        return "warn" if report["state"] == "unknown" else "live"
+    return "good" if report["state"] == "success" else "bad" if report["state"] == "failed" else "warn"

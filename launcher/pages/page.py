@@ -1,0 +1,137 @@
+"""A report as one HTML file, which needs no network and runs no script but its own."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+from markupsafe import Markup
+
+from launcher.console import summary
+from launcher.pages import curves, gantt
+from launcher.pages.facts import facts, tone
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.results.report import NodeStart, Report
+
+_DIRECTORY = os.path.dirname(__file__)
+_SECTIONS = (
+    ("cause", "Cause"), ("findings", "Findings"), ("run", "Run"), ("start", "Start-up"), ("time", "Time line"),
+    ("loss", "Loss"), ("samples", "Samples"), ("nodes", "Nodes"), ("logs", "Logs"), ("settings", "Settings"),
+    ("again", "Start again"),
+)  # fmt: skip
+
+
+def html(report: Report) -> str:
+    """The whole page."""
+    style, script = _own("report.css"), _own("report.js")
+    pictures = _pictures(report)
+    empty = {
+        "cause": not report["explanation"],
+        "findings": not report["observations"],
+        "start": report["startup"] is None,
+        "time": not (report["rounds"] or report["moments"]),
+        "loss": not pictures["loss"],
+    }
+    nodes = report["startup"]["nodes"] if report["startup"] else []
+    shown = gantt.slowest(nodes) if nodes else []
+    settings = report["settings"].items()
+    return _environment().get_template("report.html").render(
+        report=report,
+        style=Markup(style),  # noqa: S704 - our own file
+        script=Markup(script),  # noqa: S704
+        policy=_policy(style, script),
+        tone=tone(report),
+        sections=[(key, name) for key, name in _SECTIONS if not empty.get(key)],
+        cause=_cause(report["explanation"]),
+        facts=facts(report),
+        pictures=pictures,
+        phases=[("queued" if name == "queue" else name, kind) for name, kind in gantt.CLASSES.items()],
+        start_rows=[_lengths(node) for node in shown],
+        hidden_nodes=len(nodes) - len(shown),
+        moments=report["moments"],
+        many=any(len(each["nodes"]) > curves.FEW for each in report["samples"]),
+        chosen=[(name, each) for name, each in settings if each["source"] != "default"],
+        defaults=[(name, each) for name, each in settings if each["source"] == "default"],
+    )  # fmt: skip
+
+
+def _environment() -> jinja2.Environment:
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_DIRECTORY), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    found.filters |= {
+        "duration": summary.duration,
+        "sentence": lambda text: text[:1].upper() + text[1:] + ".",
+        "clock": lambda when: time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when)),
+        "when": lambda when: time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(when)),
+        "ranks": lambda ranks: summary.ranks_text(tuple(ranks)),
+        "value": _value,
+    }
+    return found
+
+
+def _own(name: str) -> str:
+    with open(os.path.join(_DIRECTORY, name), encoding="utf-8") as file:
+        return file.read()
+
+
+def _policy(style: str, script: str) -> str:
+    """Only this style and this script apply, whatever a run has written; nothing is fetched or sent."""
+    hashes = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in (style, script)]
+    return (
+        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _cause(lines: list[str]) -> dict[str, list[str]]:
+    """What happened in words, and the traceback or last lines after that."""
+    first = next(
+        (number for number, line in enumerate(lines) if line.startswith(("Traceback", "  ", "its last lines"))),
+        len(lines),
+    )
+    return {"words": lines[:first], "lines": lines[first:]}
+
+
+def _lengths(node: NodeStart) -> dict[str, Any]:
+    took = {str(phase["name"]): summary.duration(phase["end"] - phase["start"]) for phase in node["phases"]}
+    return {"node": node["node"], "host": node["host"], "lengths": [took.get(name, "") for name in gantt.CLASSES]}
+
+
+def _pictures(report: Report) -> Mapping[str, Any]:
+    begin = min((each["start"] for each in report["rounds"]), default=report["created"] or 0.0)
+    timed = report["rounds"] or report["moments"]
+    return {
+        "startup": _markup(gantt.startup(report["startup"])) if report["startup"] else "",
+        "rounds": _markup(gantt.rounds(report["rounds"], report["moments"])) if timed else "",
+        "samples": [
+            {"title": each["title"], "text": curves.outliers(each), "picture": _markup(curves.series(each, begin))}
+            for each in report["samples"]
+        ],
+        "loss": [
+            {"title": curves.loss_text(each), "picture": _markup(curves.loss(each, begin))}
+            for each in report["progress_curves"]
+            if any(point["loss"] is not None for point in each["points"])
+        ],
+    }
+
+
+def _markup(svg: str) -> Markup:
+    return Markup(svg)  # noqa: S704 - drawsvg has escaped every text in it
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return (
+        {True: "true", False: "false", None: ""}.get(value, str(value))
+        if isinstance(value, (bool, type(None)))
+        else str(value)
+    )

@@ -1,0 +1,149 @@
+"""What `distlaunch top` shows: one run, read as it continues, or all runs that have not ended."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from launcher.errors import LaunchError
+from launcher.runs import status
+from launcher.runs.live import Live
+from launcher.runs.reader import StreamReader
+from launcher.service import listing, logs, observe, resume, watched
+from launcher.service.selection import Selection
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from launcher.backends._base import AnyBackend
+    from launcher.results.top import Top, TopRun, Tops
+    from launcher.runs.handle import Handle
+    from launcher.runs.records import Run
+
+_GOING = Selection(states=frozenset({"pending", "starting", "running", "stopping"}))
+_READ_S = 0.5
+_ASK_S = 5.0
+_CLOSE_S = 2.0
+_KNOWN_LINES = 50
+
+
+class Watch:
+    """One run while it is looked at. Threads read its streams and ask its backend: neither delays the screen."""
+
+    def __init__(self, found: Run) -> None:
+        """Read what is known of the run; `start` begins to read what is new."""
+        self.run = found = logs.readable(found, follow=False)
+        if found.result is None:
+            self.run = found = observe.sent(found)
+        self._live = Live(found)
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._trouble = ""
+        self._offsets, known = resume.known(found, None, _KNOWN_LINES)
+        for node, records in known.items():
+            self._live.add(node, records, None)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing new can come."""
+        return self.run.result is not None or self.run.handle is None
+
+    @property
+    def trouble(self) -> str:
+        """Why the backend cannot be asked; empty if it answers."""
+        return self._trouble
+
+    def now(self) -> Top:
+        """The run as it is known by now."""
+        with self._lock:
+            found = self._live.top(time.monotonic())
+        if self.ended and (state := status.current(self.run)) is not None:
+            return {**found, "state": state["state"], "detail": state["detail"]}
+        return found
+
+    def tail(self, rank: int) -> bytes:
+        """The latest output of a rank."""
+        with self._lock:
+            one = self._live.ranks.by_rank.get(rank)
+            return one.tail if one else b""
+
+    def ask(self) -> None:
+        """Ask the backend once how the nodes are."""
+        if self.ended or self.run.handle is None:
+            return
+        try:
+            liveness = observe.backend_of(self.run).liveness(self.run.handle)
+        except LaunchError as error:
+            self._trouble = error.message
+            return
+        self._trouble = ""
+        with self._lock:
+            self._live.asked(liveness)
+
+    def start(self) -> None:
+        """Read what is new, until `close`."""
+        if self.ended or self.run.handle is None:
+            return
+        backend, handle = observe.backend_of(self.run), self.run.handle
+        tasks = (lambda: self._read(backend, handle), self._ask)
+        self._threads = [threading.Thread(target=task, daemon=True, name="top") for task in tasks]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Stop reading; a backend that does not answer is not waited for."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(_CLOSE_S)
+
+    def _read(self, backend: AnyBackend, handle: Handle) -> None:
+        readers = [StreamReader(None, node) for node in range(len(self.run.hosts))]
+        try:
+            stream = backend.open_stream(handle, self._offsets)
+        except LaunchError as error:
+            self._trouble = error.message
+            return
+        try:
+            while not self._stop.is_set():
+                chunks = stream.read(_READ_S)
+                now = time.monotonic()
+                with self._lock:
+                    for chunk in chunks:
+                        if isinstance(chunk.node, int) and chunk.node < len(readers):
+                            self._live.add(chunk.node, readers[chunk.node].feed(chunk.data), now)
+        finally:
+            stream.close()
+
+    def _ask(self) -> None:
+        while not self._stop.is_set():
+            self.ask()
+            self._stop.wait(_ASK_S)
+
+
+def once(found: Run) -> Top:
+    """The run as it is now, read once."""
+    watch = Watch(found)
+    if not watch.ended:
+        with suppress(LaunchError):
+            observe.backend_of(watch.run).refresh(watch.run.known)
+            watch = Watch(watch.run)
+        watch.ask()
+    return watch.now()
+
+
+def all_runs(directory: Path) -> Tops:
+    """All runs that have not ended, the newest last."""
+    found: Tops = {"runs": []}
+    for run, state in listing.states(directory, selection=_GOING):
+        one: TopRun = {
+            "run": run.id,
+            "state": state["state"],
+            "nodes": listing.nodes(run, state),
+            **watched.of(run, state),
+            "created": run.created or None,
+        }
+        found["runs"].append(one)
+    return found

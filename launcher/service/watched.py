@@ -1,0 +1,39 @@
+"""What the latest samples of a run tell: how far it is, and what is odd."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from launcher.agent.protocol import Event
+from launcher.errors import StorageError
+from launcher.runs import progress, samples, status, stragglers
+
+if TYPE_CHECKING:
+    from launcher.results.progress import Watched
+    from launcher.results.run import RunState
+    from launcher.runs.records import Run
+
+_KEPT = 10_000
+"""More than fit into the ends of a stream: none is left out."""
+
+
+def of(run: Run, state: RunState) -> Watched:
+    """From both ends of the nodes' streams in the run's directory."""
+    if run.tasks or run.private or not state["nodes"]:
+        return {"progress": None, "findings": []}
+    nodes = {}
+    for node in range(len(run.hosts)):
+        series = samples.Series(_KEPT)
+        try:
+            for record in status.ends(run.stream_path(node)):
+                if isinstance(record, Event):
+                    series.add(record)
+        except StorageError:
+            continue
+        if series.samples:
+            nodes[node] = series.samples
+    ended = state["exit_code"] is not None
+    return {
+        "progress": progress.of_run(nodes, ended=ended),
+        "findings": [] if ended else stragglers.find(nodes, run.hosts),
+    }

@@ -1,0 +1,72 @@
+"""Scripts that hang in four ways, and a file system that no longer answers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.command import Cli
+
+SCRIPT = """\
+import os, signal, sys, time
+import torch, torch.distributed as dist
+
+
+def odd(how):
+    if how == "stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif how == "asleep":
+        time.sleep(600)
+    elif how == "left out":
+        while not os.path.exists("never"):
+            time.sleep(0.1)
+    else:
+        open(how).read()
+
+
+dist.init_process_group("gloo")
+ones = torch.ones(1)
+dist.all_reduce(ones)
+print("ready", flush=True)
+if dist.get_rank() == dist.get_world_size() - 1:
+    odd(sys.argv[1])
+dist.all_reduce(ones)
+"""
+
+
+@pytest.fixture
+def hang(distlaunch: Cli) -> str:
+    """The path of a script whose last rank does not come to the second all_reduce; its argument says why."""
+    return str(distlaunch.write("hang.py", SCRIPT))
+
+
+class DeadFile(NamedTuple):
+    """A file that can be opened, and not read."""
+
+    path: str
+    end: Callable[[], None]
+    """Ends all waits for it, with an error."""
+
+
+@pytest.fixture
+def dead_file(tmp_path: Path) -> Iterator[DeadFile]:
+    """On a file system whose server does not answer."""
+    if os.getuid() or not os.path.exists("/dev/fuse"):
+        pytest.skip("only root can mount a FUSE file system")
+    directory = tmp_path / "dead"
+    directory.mkdir()
+    server = Path(__file__).with_name("dead_fuse.py")
+    with subprocess.Popen([sys.executable, server, directory], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"mounted\n"
+        yield DeadFile(str(directory / "file"), process.kill)
+        process.kill()  # ends all waits for it
+    subprocess.run(["umount", "--lazy", directory], check=True)

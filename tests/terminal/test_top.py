@@ -1,0 +1,185 @@
+"""`distlaunch top` on a real terminal, and without one: a detached run, keys, a narrow window, a rank that is odd."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.terminal.screen import Screen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from tests.command import Cli
+
+SCRIPT = """\
+import os, sys, time
+rank, step = int(os.environ["RANK"]), 0
+while not os.path.exists("go"):
+    step += 1
+    print(f"::distlaunch progress step={step}/1000 loss={1 / step:.3f}")
+    print(f"rank {rank} says \\x1b[31mred\\x1b[0m")
+    time.sleep(0.3)
+"""
+MOVE = re.compile(r"\x1b\[(\d+);1H(.*?)\x1b\[K|\x1b\[2J", re.DOTALL)
+
+
+class Window:
+    """What the program has drawn by now."""
+
+    def __init__(self, screen: Screen, rows: int) -> None:
+        self.screen, self._rows = screen, rows
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of the window."""
+        found = [""] * self._rows
+        for row, line in MOVE.findall(self.screen.said):
+            if row:
+                found[int(row) - 1] = re.sub(r"\x1b\[\d*m", "", line).rstrip()
+        return found
+
+    def until(self, met: Callable[[list[str]], object]) -> list[str]:
+        """Read until the window shows it."""
+        self.screen.wait(lambda: met(self.lines), "such a window")
+        return self.lines
+
+
+@pytest.fixture
+def run(distlaunch: Cli) -> Iterator[str]:
+    """A detached run of four ranks on two nodes, which ends with the test."""
+    distlaunch.write("steps.py", SCRIPT)
+    options = ("--detach", "--nodes", "2", "--nproc-per-node", "2", "--samples", "1")
+    done = distlaunch("local", *options, "steps.py", env={"DISTLAUNCH_OUTPUT": "json"})
+    yield done.json["result"]["run"]
+    distlaunch.write("go", "")
+    distlaunch("wait", done.json["result"]["run"])
+
+
+@pytest.fixture
+def top(distlaunch: Cli) -> Iterator[Callable[..., Window]]:
+    """Starts `distlaunch top` in a window of that size."""
+    screens: list[Screen] = []
+
+    def start(*words: str, size: tuple[int, int] = (20, 100)) -> Window:
+        argv = [sys.executable, "-m", "launcher", "top", *words]
+        env = distlaunch.env({"TERM": "xterm", "NO_COLOR": "1"})
+        screens.append(Screen(argv, env=env, cwd=distlaunch.directory, size=size))
+        return Window(screens[-1], size[0])
+
+    yield start
+    for screen in screens:
+        with screen:
+            pass
+
+
+def table(distlaunch: Cli, run: str) -> Any:
+    """The same as JSON."""
+    return distlaunch("top", run, env={"DISTLAUNCH_OUTPUT": "json"}).json["result"]
+
+
+def until(distlaunch: Cli, run: str, met: Callable[[Any], object]) -> Any:
+    """`top` as JSON, once it tells that."""
+    limit = time.monotonic() + 60
+    while not met(found := table(distlaunch, run)):
+        assert time.monotonic() < limit, found
+    return found
+
+
+def test_ranks_nodes_and_logs_are_shown_and_the_terminal_is_left_as_it_was(
+    run: str, top: Callable[..., Window]
+) -> None:
+    window = top(run)
+    lines = window.until(lambda lines: "LINES/S" in "".join(lines) and "/1000" in "".join(lines))
+    assert lines[0] == f"{run}: running, nodes 2, ranks 4"
+    assert re.match(r"\[[#.]+\] step \d+ of 1000 \(\d %\), loss 0\.\d+, [\d.]+ steps/s, .* left", lines[1])
+    assert [line.split()[0] for line in lines[3:7]] == ["0", "1", "2", "3"]
+    assert not any("\x1b" in line for line in lines), "what ranks write has no effect here"
+
+    window.screen.type("n")
+    lines = window.until(lambda lines: "SEEN" in lines[2])
+    assert [line.split()[0] for line in lines[3:5]] == ["0", "1"]
+    window.screen.type("nj\r")
+    lines = window.until(lambda lines: lines[2] == "rank 1")
+    assert r"rank 1 says \x1b[31mred\x1b[0m" in lines
+    window.screen.type("xs")
+    window.until(lambda lines: "steps.py" in "".join(lines[2:]) and "any key" in lines[-1])
+    window.screen.type("x/rank 2\r")
+    lines = window.until(lambda lines: "RANK" in lines[2] and not lines[4])
+    assert lines[3].split()[0] == "2"
+    window.screen.type("q")
+
+    assert window.screen.end() == 0
+    assert window.screen.said.endswith("\x1b[?7h\x1b[?25h\x1b[?1049l")
+    assert window.screen.modes == window.screen.before
+
+
+def test_only_lines_that_have_changed_are_written(run: str, top: Callable[..., Window]) -> None:
+    """As for a slow line: while the steps advance, the lines that stay the same are written once."""
+    window = top(run)
+    window.until(lambda lines: " running, " in lines[0] and "/1000" in "".join(lines))
+    for _ in range(4):
+        before = window.lines[1]
+        window.until(lambda lines: lines[1] != before)  # noqa: B023 - called at once
+
+    assert window.screen.said.count(f"{run}: running, nodes 2, ranks 4") == 1
+    assert window.screen.said.count("q quit") == 1
+
+
+@pytest.mark.parametrize("columns", [40, 20])
+def test_a_narrow_window_loses_columns_and_no_line_is_longer(
+    run: str, top: Callable[..., Window], columns: int
+) -> None:
+    window = top(run, size=(10, columns))
+    lines = window.until(lambda lines: any("/1000" in line for line in lines[3:]))
+
+    assert max(map(len, lines)) <= columns
+    assert [line.split()[0] for line in lines[3:6]] == ["0", "1", "2"]
+    assert lines[2].startswith("RANK STATE" if columns < 40 else "RANK HOST STATE")
+
+
+def test_a_suspended_rank_is_first_and_c_cancels(run: str, distlaunch: Cli, top: Callable[..., Window]) -> None:
+    window = top(run)
+    window.until(lambda lines: "/1000" in "".join(lines))
+    stream = (distlaunch.runs / run / "nodes/1/stream").read_text()
+    started = re.search(r'"event":"worker_started".*"rank":3,.*"pid":(\d+)', stream)
+    assert started is not None
+    os.kill(int(started[1]), signal.SIGSTOP)
+    window.until(lambda lines: lines[3].split()[:4:3] == ["3", "suspended"])
+    assert until(distlaunch, run, lambda found: found["ranks"][0]["rank"] == 3)["ranks"][0]["odd"] == "suspended"
+
+    window.screen.type("cx")
+    window.until(lambda lines: "q quit" in lines[-1])
+    window.screen.type("cy")
+    window.until(lambda lines: "cancelled" in lines[0])
+    window.screen.type("q")
+    assert window.screen.end() == 0
+
+
+def test_without_a_terminal_there_is_one_table(run: str, distlaunch: Cli) -> None:
+    found = until(distlaunch, run, lambda found: len(found["ranks"]) == 4 and found["progress"])
+    done = distlaunch("top", run)
+
+    assert (found["state"], found["sampled"], found["findings"]) == ("running", True, [])
+    assert [rank["rank"] for rank in found["ranks"]] == [0, 1, 2, 3]
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert {"NODE", "RANK", "runs"} <= set(done.stdout.split())
+    assert [one["run"] for one in distlaunch("top", env={"DISTLAUNCH_OUTPUT": "json"}).json["result"]["runs"]] == [run]
+
+
+def test_a_run_without_samples_says_so_and_shows_the_rest(distlaunch: Cli) -> None:
+    distlaunch.write("fails.py", "import os, sys; print('hello'); sys.exit(3 if os.environ['RANK'] == '1' else 0)")
+    distlaunch("local", "--samples", "0", "--nproc-per-node", "2", "fails.py")
+    done = distlaunch("top", "last")
+
+    assert done.exit_code == 0
+    assert "no samples: the run is younger than their interval" in done.stdout
+    first = done.stdout.splitlines()[-2].split()
+    assert (first[0], first[3:5]) == ("1", ["exited", "3"])
