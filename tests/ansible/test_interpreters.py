@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.agent.harness import SCRIPTS
-from tests.agent.test_census import ARGS, PER_RUN, differences, read
+from tests.agent.test_census import ARGS, OURS, PER_RUN, STACKS, differences, read
 
 if TYPE_CHECKING:
     from tests.ansible.conftest import Rack
@@ -97,14 +97,12 @@ def test_a_worker_cannot_tell_that_its_fork_server_came_out_of_the_logins_python
     for forked, spawned in zip(seen["fork"], seen["spawn"], strict=True):
         found = differences(spawned, forked)
         more = {
-            "/env/DISTLAUNCH_RUN_ID",
-            "/env/DISTLAUNCH_DEADLINE_FILE",
             "/cwd",
             "/path",
             "/main/file",
             "/main/loader_path",
         }
-        own = {f"/env/{name}" for name in PER_RUN} | {"/seeds", "/authkey"} | more
+        own = {f"/env/{name}" for name in PER_RUN | OURS} | {"/seeds", "/authkey"} | more | STACKS
         assert {key: value for key, value in found.items() if key not in own} == {}
         assert [path.replace(forked["cwd"], "") for path in forked["path"]] == [
             path.replace(spawned["cwd"], "") for path in spawned["path"]

@@ -73,7 +73,9 @@ def test_runs_of_all_kinds_are_listed_adopted_and_cancelled_without_their_direct
     for where in (record, own):
         where["plan"].pop("master", None)
         del where["created"], where["handle"]["run_dir"], where["options"]
-    assert record == own | {"workers": "1", "given": {}}, "what was asked for is known where it was launched"
+    assert record == own | {"workers": "1", "given": {}, "settings": {}}, (
+        "what was asked for is known where it was launched"
+    )
     for run in (job, bare, applied):
         assert user("cancel", "--force", run, env=elsewhere).exit_code == 0
         user.kube.wait_none(KINDS["pods"].format(user.namespace), f"distlaunch/run={run}")

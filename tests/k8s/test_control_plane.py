@@ -107,7 +107,7 @@ def test_kubectl_apply_on_the_clients_side_takes_a_rendered_directory_too(user: 
     user.kube.kubectl("apply", "-f", str(tmp_path / "out"), "-n", user.namespace)
 
     kinds = [name.partition(" ")[0] for name in user.left()]
-    assert (kinds.count("jobs"), kinds.count("services"), kinds.count("configmaps")) == (1, 1, 3)
+    assert (kinds.count("jobs"), kinds.count("services"), kinds.count("configmaps")) == (1, 1, 4)
 
 
 def test_one_delete_removes_all_and_is_a_cancel(user: User) -> None:

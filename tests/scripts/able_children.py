@@ -50,6 +50,9 @@ def children(method):
     return [report, child.exitcode]
 
 
+OURS = ("DISTLAUNCH_", "WANDB_", "MLFLOW_", "ABLE_", "PYTEST_")
+
+
 @probe
 def children_by_fork():
     return children("fork")
@@ -156,7 +159,7 @@ def python_below():
 
     done = subprocess.run([sys.executable, "-c", CENSUS, "a b"], capture_output=True, text=True, check=True)
     seen = json.loads(done.stdout)
-    seen[4] = [name for name in seen[4] if not name.startswith(("DISTLAUNCH_", "ABLE_", "PYTEST_"))]
+    seen[4] = [name for name in seen[4] if not name.startswith(OURS)]
     return [seen, done.stderr]
 
 
