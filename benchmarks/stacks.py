@@ -1,5 +1,7 @@
 """How long `distlaunch stacks` takes until it prints, for many ranks on simulated nodes of this machine.
 
+Beside it, in turn: `distlaunch status`, which asks no agent.
+
     python benchmarks/stacks.py --nodes 64 --ranks 8
 
 All agents and ranks share this machine's CPUs, so the time is an upper limit: on a cluster, each node has its own.
@@ -17,6 +19,10 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks._measure import ratios, verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 600
@@ -43,6 +49,13 @@ def distlaunch(env: dict[str, str], *words: str) -> str:
         [sys.executable, "-m", "launcher", *words], env=env, stdout=subprocess.PIPE, text=True, check=True
     )
     return done.stdout
+
+
+def timed(env: dict[str, str], *words: str) -> tuple[float, str]:
+    """The seconds that a command takes, and its output."""
+    began = time.perf_counter()
+    said = distlaunch(env, *words)
+    return time.perf_counter() - began, said
 
 
 def wait_for(runs: Path, run: str, ranks: int) -> None:
@@ -78,16 +91,17 @@ def main() -> None:
         run = distlaunch(env, "local", "--detach", *shape, str(script)).strip()
         try:
             wait_for(runs, run, ranks)
-            times = []
+            times, beside = [], []
             for _ in range(args.rounds):
-                began = time.perf_counter()
-                said = distlaunch(env, "stacks", run, "--output", "json")
-                times.append(time.perf_counter() - began)
+                took, said = timed(env, "stacks", run, "--output", "json")
+                times.append(took)
                 check(json.loads(said)["result"], ranks)
+                beside.append(timed(env, "status", run)[0])
         finally:
             distlaunch(env, "cancel", "--force", run)
     print(f"stacks of {ranks} ranks on {args.nodes} nodes, {args.rounds} rounds")
-    print(f"  median {statistics.median(times):.2f} s, slowest {max(times):.2f} s")
+    print(f"  median {statistics.median(times):.2f} s, slowest {max(times):.2f} s (to reach: 3 s)")
+    print(f"  ratio to distlaunch status: {verdict(ratios(times, beside))}")
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ _LOOK_S = 0.02
 _KILL_S, _LATE_S = 1.0, 2.0
 """How long a worker may take to end after its MPI, and how long an mpirun that failed waits for the worker's report."""
 
+_SEEN_S = 0.1
 _LOST_S = 10.0
 """How long a node waits for the reason why a stand-in has ended before its worker."""
 
@@ -189,7 +190,7 @@ class World(Starter):
         now = time.monotonic()
         signals: List[GroupToServer] = []
         for rank, caller in self._ranks.items():
-            if caller.is_orphaned(now):
+            if caller.is_orphaned(now) and not self._mpirun_has_ended():
                 self._wrong = f"the daemon of mpirun has died: rank {rank} has lost it", Failure.KILLED
             taken, caller.signals = caller.signals, []
             signals.extend({"signal": number, "rank": rank, "mark": True} for number in taken)
@@ -197,6 +198,13 @@ class World(Starter):
                 signals.append({"signal": signal.SIGKILL, "rank": rank, "mark": True})
         self.ended.update(message["rank"] for message in signals if message["signal"] in _ENDING)
         return signals
+
+    def _mpirun_has_ended(self) -> bool:
+        """Whether mpirun itself was that daemon: its ranks are orphans a moment before its end can be seen."""
+        limit = time.monotonic() + _SEEN_S
+        while self._mpirun is not None and self._mpirun.look() is None and time.monotonic() < limit:
+            time.sleep(_SEEN_S / 10)
+        return self._mpirun is not None and self._mpirun.code is not None
 
     def _attend_shells(self, *, starting: bool) -> None:
         assert self._shells is not None
