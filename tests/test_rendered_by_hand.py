@@ -37,7 +37,7 @@ if sys.argv[1:] == ["waits"]:
 """Prints what a worker can see of how it was started."""
 
 OWN = re.compile(
-    "MASTER_PORT|TORCHELASTIC_ERROR_FILE|DISTLAUNCH_DEADLINE_FILE|TORCHELASTIC_RUN_ID|PYTHONPATH"
+    "MASTER_PORT|TORCHELASTIC_ERROR_FILE|DISTLAUNCH_(DEADLINE|PROGRESS)_FILE|TORCHELASTIC_RUN_ID|PYTHONPATH"
     "|DISTLAUNCH_(RUNS_DIR|SYSTEM_CONFIG)|OLDPWD|_|SHLVL|PWD"
 )
 """Variables that differ in each start, and those of the shell."""

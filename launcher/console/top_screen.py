@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from launcher import output
 from launcher.console import keys
 from launcher.console.keys import Keys
-from launcher.system import escapes
+from launcher.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,7 @@ class Screen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        output.write(output.STDOUT, _LEAVE.encode())
+        self._write(_LEAVE)
         signal.signal(signal.SIGCONT, self._before)
         self._keys.close()
 
@@ -75,7 +75,15 @@ class Screen:
             if line != before:
                 data += f"\x1b[{row + 1};1H{line}\x1b[K"
         self._shown = wanted
-        return output.write(output.STDOUT, escapes.encode(data)) if data else True
+        return self._write(data)
+
+    @staticmethod
+    def _write(data: str) -> bool:
+        try:
+            output.text(data)
+        except (output.StdoutClosedError, StorageError):  # the terminal is gone
+            return False
+        return True
 
     def keys(self, timeout_s: float) -> str:
         """The keys typed within that time; returns early with some."""

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from launcher.agent import webhook
 from launcher.errors import SpecError
+from launcher.system import install
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -82,7 +83,7 @@ def _check_apprise(url: str, what: str) -> None:
     if importlib.util.find_spec("apprise") is None:
         raise SpecError(
             f"{what} needs the package apprise, which is not installed here",
-            hint="pip install 'distlaunch[notify]', or name a webhook: https://...",
+            hint=f"{install.command('notify')}; or name a webhook: https://...",
         )
     import apprise
 

@@ -55,6 +55,7 @@ def test_a_condition_that_cannot_be_read_is_an_error(distlaunch: Cli, words: tup
     assert re.search(says, done.stderr, re.DOTALL), done.stderr
 
 
+@pytest.mark.torch
 def test_scripts_are_shown_as_the_user_knows_them(distlaunch: Cli) -> None:
     inside = distlaunch.write("here/x", "#!/bin/sh\n")
     inside.chmod(0o755)

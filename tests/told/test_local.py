@@ -234,5 +234,5 @@ def test_without_apprise_its_urls_are_refused(distlaunch: Cli) -> None:
 
     assert done.exit_code == 2
     assert "'slack://...' needs the package apprise" in done.stderr
-    assert "pip install 'distlaunch[notify]'" in done.stderr
+    assert "[notify]" in done.stderr
     assert TOKEN not in done.stderr
