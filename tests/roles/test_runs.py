@@ -97,6 +97,7 @@ def test_the_loss_of_a_node_whose_role_ignores_it_ends_nothing(roles: Roles) -> 
     assert "was killed by SIGKILL; ignored, as its role server is to be" in said
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("bundled", [False, True])
 def test_a_rendered_folder_runs_by_hand_after_it_has_moved(local: Place, bundled: bool) -> None:
     roles = Roles(local)

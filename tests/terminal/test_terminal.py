@@ -79,6 +79,7 @@ def session(screen: Screen, *, told: bool) -> tuple[str, str]:
     return said[begin:resized], said[resized:end]
 
 
+@pytest.mark.torch
 def test_a_session_at_the_keyboard_is_the_same_as_under_torchrun(start: Start) -> None:
     theirs = start(SESSION, argv=TORCHRUN)
     expected, resized = session(theirs, told=False)
@@ -228,6 +229,7 @@ def test_a_line_ends_as_it_did_when_it_was_written(start: Start) -> None:
     assert said[said.index("line 0") :] == "".join(f"line {n}\r\n" for n in range(3000))
 
 
+@pytest.mark.torch
 def test_the_bundled_trainer_draws_its_bar_under_its_own_launcher(start: Start) -> None:
     words = [sys.executable, "-m", "launcher", "local", "--nproc-per-node", "2", "train.py", "--epochs", "1"]
     screen = start("", argv=words)

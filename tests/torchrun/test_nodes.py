@@ -116,6 +116,7 @@ def test_a_run_may_follow_another_at_once_on_the_same_endpoint(
     assert [node.wait() for node in nodes] == [0, 0], [node.err for node in nodes]
 
 
+@pytest.mark.torch
 def test_a_node_that_waits_for_node_0_becomes_it_once_the_port_is_free(start: Callable[..., Node], port: int) -> None:
     with ports.listening(port):
         node = start(SEEN, *c10d(port, "1:2"), "--rdzv-conf=last_call_timeout=1", "x.py", "a")
