@@ -254,12 +254,31 @@ def test_an_unknown_class_is_reported_by_its_name() -> None:
     ]
 
 
+def place_of(directory: Path, contract: str) -> Any:
+    job, scratch = SimpleNamespace(contract=contract), SimpleNamespace(path=str(directory))
+    return SimpleNamespace(host="h", node_rank=1, directory="kept", scratch=scratch, job=job)
+
+
+@pytest.mark.parametrize(("contract", "code", "secondary"), [("mpi", 14, True), ("mpi", 3, False), ("env", 14, False)])
+def test_a_rank_of_open_mpi_that_has_lost_another_is_not_the_first_cause(
+    tmp_path: Path, contract: str, code: int, secondary: bool
+) -> None:
+    about: Any = {"rank": 3, "local_rank": 1, "round": 0, "pid": 9}
+    worker = Worker(about, {})
+    exited: Any = {**about, "code": code, "stopped": False, "time": 6.0}
+    worker.exited = exited
+
+    (found,) = FailureAnalysis(place_of(tmp_path, contract)).of_workers([worker])
+
+    assert (found["message"], found["secondary"]) == (f"exited with code {code}", secondary)
+
+
 def test_a_worker_that_raised_and_was_then_stopped_is_not_called_killed(tmp_path: Path) -> None:
     """In its exit hooks, by our SIGTERM, as another node's worker had failed first."""
     (tmp_path / "errors").mkdir()
     raised = {"message": {"message": "RuntimeError: Connection closed by peer", "extraInfo": {"timestamp": 5}}}
     (tmp_path / "errors/0-1.json").write_text(json.dumps(raised))
-    place: Any = SimpleNamespace(host="h", node_rank=1, directory="kept", scratch=SimpleNamespace(path=str(tmp_path)))
+    place = place_of(tmp_path, "torchrun")
     about: Any = {"rank": 3, "local_rank": 1, "round": 0, "pid": 9}
     exited: Any = {**about, "code": -15, "stopped": True, "time": 6.0}
     worker = Worker(about, {})

@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Iterable, List, Optional, Tuple
 
-from .. import cause
+from .. import cause, contracts
 from ..failures import Failure
 from ..system import facts
 from .place import Place
@@ -14,6 +14,10 @@ from .workers import Worker
 
 if TYPE_CHECKING:
     from ..messages import Cause, Result
+
+
+_OF_LOST_PEER = "exited with code 14"
+"""How a rank of Open MPI ends that lost another one. Its mpirun reports that on node 0; the rank itself does not."""
 
 
 class FailureAnalysis:
@@ -24,6 +28,7 @@ class FailureAnalysis:
         self._kept, self._scratch = place.directory, place.scratch.path
         """Where error files are kept, and where workers write them."""
 
+        self._mpi = contracts.load(place.job.contract).mpi
         self._oom_kills = facts.oom_kills()
 
     def out_of_memory(self) -> int:
@@ -71,6 +76,8 @@ class FailureAnalysis:
                 oom_kills=kills,
                 kept=kept,
             )
+            if self._mpi and found["message"] == _OF_LOST_PEER:
+                found["secondary"] = True
             causes.append(found)
         return causes
 
