@@ -65,6 +65,23 @@ def test_a_program_whose_settings_differ_is_started_by_itself(tmp_path: Path) ->
     assert _run(argv, env)[1] == "its own process\n"
 
 
+def test_an_inventory_plugin_finds_no_modules_of_ours(tmp_path: Path) -> None:
+    plugin = tmp_path / "plain.py"
+    plugin.write_text(
+        "DOCUMENTATION = 'name: plain\\nshort_description: tells\\noptions: {}'\n"
+        "import importlib.util\nfrom ansible.plugins.inventory import BaseInventoryPlugin\n"
+        "class InventoryModule(BaseInventoryPlugin):\n    NAME = 'plain'\n"
+        "    def verify_file(self, path):\n        return True\n"
+        "    def parse(self, inventory, loader, path, cache=True):\n"
+        "        inventory.add_host('found' if importlib.util.find_spec('handle') else 'none')\n"
+    )
+    (tmp_path / "hosts.yml").write_text("plugin: plain\n")
+    more = {"ANSIBLE_INVENTORY_PLUGINS": str(tmp_path), "ANSIBLE_INVENTORY_ENABLED": "plain"}
+    env = ahead.start(program("ansible-inventory"), {**os.environ, **more})
+    code, said, _ = _run(ahead.words(["ansible-inventory", "--list", "-i", str(tmp_path / "hosts.yml")]), env)
+    assert (code, json.loads(said)["ungrouped"]["hosts"]) == (0, ["none"])
+
+
 def test_an_ansible_of_an_interpreter_that_cannot_be_seen_is_started_as_always(tmp_path: Path) -> None:
     _own(tmp_path, "ansible-inventory")
     assert ahead.start(str(tmp_path / "ansible-inventory"), {"A": "b"}) == {"A": "b"}

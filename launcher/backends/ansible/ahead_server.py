@@ -40,6 +40,8 @@ def main() -> Callable[[], None]:
     listening, idle_s = socket.socket(fileno=int(sys.argv[1])), float(sys.argv[2])
     listening.set_inheritable(False)
     before = settings(os.environ)
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [path for path in sys.path if path != here]  # its files may have the names of a plugin's modules
     for name in _MODULES:
         importlib.import_module(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
