@@ -101,20 +101,19 @@ class Run:
         return found
 
     @property
+    @quiet
     def state(self) -> str:
         """Its current state, as listed in docs/cli.md. The cluster is asked if the run's directory has no answer."""
-        return str(self.status().get("state"))
+        return observe.state_of(directories.again(self._record))["state"]
 
     @property
+    @quiet
     def result(self) -> Result | None:
         """How it ended; None if it has not."""
-        return self._result(self.status())
+        return self._result(observe.state_of(directories.again(self._record)))
 
     def wait(self, timeout: float | None = None) -> Result:
-        """Wait for its end. Raises `TimeoutError` after `timeout` seconds.
-
-        A timeout or Ctrl-C only ends the waiting: the run continues. `cancel` ends it.
-        """
+        """Wait for its end. Raises `TimeoutError` after `timeout` seconds; the run continues, as after Ctrl-C."""
         for pause in self._pauses(timeout):
             if (found := self.result) is not None:
                 return found
