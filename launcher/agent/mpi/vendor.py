@@ -85,7 +85,7 @@ def _find(env: Dict[str, str]) -> Vendor:
     try:
         done = subprocess.run(
             [found, "--version"],
-            env=env,
+            env=_beside(found, env),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_VERSION_S,
@@ -99,6 +99,12 @@ def _find(env: Dict[str, str]) -> Vendor:
         if version:
             return Vendor(kind, name, version[1], found)
     raise CannotError(f"{found} is neither Open MPI's, nor MPICH's, nor Intel's: {' '.join(said.split())[:200]}")
+
+
+def _beside(mpirun: str, env: Dict[str, str]) -> Dict[str, str]:
+    """Variables with which `mpirun` finds the programs next to it: Intel's is a script that takes them from PATH."""
+    place, path = os.path.dirname(mpirun), env.get("PATH", os.defpath)
+    return env if place in path.split(os.pathsep) else {**env, "PATH": f"{place}{os.pathsep}{path}"}
 
 
 def _programs(place: str) -> List[str]:
@@ -174,9 +180,9 @@ def hosts_text(vendor: Vendor, names: Sequence[str], counts: Sequence[int]) -> s
     return "".join(form.format(name, count) for name, count in zip(names, counts))
 
 
-def environment(env: Dict[str, str], hosts_file: str, remote_shell: str) -> Dict[str, str]:
+def environment(vendor: Vendor, env: Dict[str, str], hosts_file: str, remote_shell: str) -> Dict[str, str]:
     """The variables of mpirun and of what it starts, given those of workers."""
-    kept = {name: value for name, value in env.items() if not _OF_LAUNCHER.match(name)}
+    kept = {name: value for name, value in _beside(vendor.mpirun, env).items() if not _OF_LAUNCHER.match(name)}
     ours = {
         "plm_rsh_agent": f"sh {remote_shell}",  # a daemon looks for the first word, and the path is that of node 0
         "plm_rsh_no_tree_spawn": "1",  # the remote shell's path is that of node 0

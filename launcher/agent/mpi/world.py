@@ -106,7 +106,7 @@ class World(Starter):
         names = vendors.hosts(peers, os.uname().nodename)
         hosts_file, shell = (os.path.join(self._node.directory, name) for name in ("mpi-hosts", "mpi-shell"))
         ours = {"DISTLAUNCH_MPI_PYTHON": sys.executable, "DISTLAUNCH_MPI_RANK": _source("rank.py")}
-        env = {**vendors.environment(dict(os.environ), hosts_file, shell), **ours}
+        env = {**vendors.environment(self._vendor, dict(os.environ), hosts_file, shell), **ours}
         env["DISTLAUNCH_MPI_HUB"] = hub_name(self._node)
         self._shells = Shells(rank, names, self._store, env, job.cwd)
         of_slurm = {peer.get("slurm_group", "") for peer in peers}  # a step like that cannot span several
