@@ -188,6 +188,7 @@ def test_the_agents_bytecode_is_used_but_not_by_another_version_of_python(
 
     path = tmp_path / "agent.pyz"
     show = "import sys\nsys.path[:0] = sys.argv[1:]\n"
+    show += "from distlaunch_agent import bytecode\nbytecode.use()\n"
     show += "from distlaunch_agent.ssh import calls\nprint(calls.main.__code__.co_filename)"
     for magic, compiled_in in ((MAGIC_NUMBER, "agent.pyz"), (b"\0\0\r\n", str(path))):
         monkeypatch.setattr("launcher.payload.agent_packing.MAGIC_NUMBER", magic)
@@ -196,3 +197,32 @@ def test_the_agents_bytecode_is_used_but_not_by_another_version_of_python(
         done = subprocess.run((sys.executable, "-S", "-c", show, str(path)), capture_output=True, text=True, timeout=60)
 
         assert done.stdout == f"{compiled_in}/distlaunch_agent/ssh/calls.py\n", done.stderr
+
+
+def test_another_version_of_python_keeps_its_bytecode_beside_the_agent_if_only_its_user_can_write_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from launcher.payload import agent_archive, agent_packing
+
+    monkeypatch.setattr("launcher.payload.agent_packing.MAGIC_NUMBER", b"\0\0\r\n")
+    path = tmp_path / "agent.pyz"
+    path.write_bytes(agent_packing.whole(agent_archive.sources()))
+    imports = f"import sys\nsys.path.insert(0, {str(path)!r})\nfrom distlaunch_agent import bytecode\n"
+    then = "from distlaunch_agent.ssh import calls\nprint(type(calls.__loader__).__name__)"
+
+    def loader(call: str) -> str:
+        words = (sys.executable, "-S", "-c", f"{imports}bytecode.{call}()\n{then}")
+        return subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    assert loader("use") == "zipimporter\n"
+    assert loader("compiled") == "Finder\n"
+    (kept,) = set(tmp_path.iterdir()) - {path}
+    assert (kept.stat().st_mode & 0o777, loader("use")) == (0o600, "Finder\n")
+
+    kept.chmod(0o622)
+    assert loader("use") == "zipimporter\n"
+    assert (loader("compiled"), kept.stat().st_mode & 0o777) == ("Finder\n", 0o600)
+
+    kept.write_bytes(kept.read_bytes()[:-1000])  # as a full disk leaves it
+    assert loader("use") == "zipimporter\n"
+    assert (loader("compiled"), loader("use")) == ("Finder\n", "Finder\n")

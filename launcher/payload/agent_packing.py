@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import marshal
 import re
-import sys
 import zipfile
 import zlib
 from importlib.machinery import SourceFileLoader
@@ -16,6 +14,7 @@ from types import CodeType
 from typing import TYPE_CHECKING
 
 import launcher
+from launcher.agent import bytecode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +22,10 @@ if TYPE_CHECKING:
 _AGENT = Path(launcher.__file__).parent / "agent"
 _PACKAGE = "distlaunch_agent"  # differs from the names of scripts' own modules
 _MAIN = f"from {_PACKAGE}.__main__ import main\n\nmain()\n"
+_MAIN_WITH_BYTECODE = f"from {_PACKAGE} import bytecode\n\nbytecode.use()\n{_MAIN}"
+_BEFORE_BYTECODE = ("__init__.py", "bytecode.py")
+"""What is imported before that: they have bytecode in the usual form."""
+
 _FIND_PARTS = f"""import sys
 
 import {_PACKAGE}
@@ -50,14 +53,21 @@ _TOKEN = re.compile(
 def whole(sources: Sequence[str]) -> bytes:
     """The agent as a zipapp.
 
-    It includes bytecode, which saves nodes with the same Python a third of the agent's start; others use the source.
+    It includes bytecode, which saves nodes with the same Python half of the agent's start; others use the source.
     """
     members: dict[str, bytes] = {}
+    modules: bytecode.Modules = {}
     for source in map(Path, sources):
         name = _name_of(source)
-        members |= {name: source.read_bytes(), f"{name}c": _byte_code(source, f"agent.pyz/{name}")}
+        code = bytecode.dump(_code(source, f"agent.pyz/{name}"))
+        members[name] = source.read_bytes()
+        if name.removeprefix(f"{_PACKAGE}/") in _BEFORE_BYTECODE:
+            members[f"{name}c"] = MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + code  # not checked (PEP 552)
+        module = name.removesuffix(".py").replace("/", ".")
+        modules[module.removesuffix(".__init__")] = (module.endswith(".__init__"), code)
+    stored = {bytecode.member(MAGIC_NUMBER): bytecode.pack(modules)}
     # Level 1 for an archive that is sent to few hosts.
-    return _archive(_MAIN, members, level=1)
+    return _archive(_MAIN_WITH_BYTECODE, members, level=1, stored=stored)
 
 
 def parts(sources: Sequence[str]) -> dict[str, bytes]:
@@ -86,28 +96,26 @@ def _name_of(source: Path) -> str:
     return f"{_PACKAGE}/{source.relative_to(_AGENT)}"
 
 
-def _archive(main: str, members: Mapping[str, bytes], level: int) -> bytes:
+def _archive(main: str, members: Mapping[str, bytes], level: int, stored: Mapping[str, bytes] | None = None) -> bytes:
+    """`stored`: members that are not compressed, as they are read at each start."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        # The Python that the bytecode is for: another one may unpack it.
-        archive.comment = str(sys.implementation.cache_tag).encode()
         if main:
             archive.writestr(zipfile.ZipInfo("__main__.py", _EPOCH), main)
         for name, content in members.items():
             # Compression is passed here, as a ZipInfo has its own defaults.
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED, level)
+        for name, content in (stored or {}).items():
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content)
     return buffer.getvalue()
 
 
-def _byte_code(source: Path, name: str) -> bytes:
-    """A .pyc that is not checked against the source (PEP 552), from Python's own cache if possible.
-
-    Version 2 of marshal has no references, which depend on what else the process has done.
-    """
+def _code(source: Path, name: str) -> CodeType:
+    """A module's code, from Python's own cache if possible, with this file name."""
     loader = SourceFileLoader(source.stem, str(source))
     code = loader.get_code(source.stem)
     assert code is not None
-    return MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + marshal.dumps(_named(code, name), 2)
+    return _named(code, name)
 
 
 def _named(code: CodeType, name: str) -> CodeType:

@@ -42,6 +42,16 @@ def give(top: Path, mode: int | None = None) -> None:
         top.chmod(mode)
 
 
+AGENT = "agents/*.pyz"
+
+
+def put_directory(agent: Path) -> None:
+    """Put a directory with a program into the place of the agent's file."""
+    agent.unlink()
+    agent.mkdir()
+    (agent / "__main__.py").write_text("raise SystemExit('evil')\n")
+
+
 def spoil(rack: Rack, **patterns: str) -> None:
     """Put a program into files below the remote directories of hosts."""
     for host in rack.ssh.hosts:
@@ -88,22 +98,22 @@ def test_no_changed_agent_or_file_runs(rack: Rack) -> None:
     run = rack.id_of("x")
 
     # An agent that was changed, or put there before: it is not run, and the right one is installed in its place.
-    sources = "agents/*.pyz/distlaunch_agent/ssh/calls.py"
-    spoil(rack, n1=sources, n2="agents/*.pyz/*/ssh/__pycache__/calls.*.pyc")
+    spoil(rack, n1=AGENT)
+    put_directory(*second.path(rack.remote).glob(AGENT))
     healed = rack(*ask, "x.py")
     assert (healed.exit_code, healed.stdout.startswith("hello")) == (0, True), healed
     for host in (first, second):
         assert re.search(rf"{host.name}: \S+ does not match its name", healed.stderr), healed.stderr
     assert not trap(rack).exists()
     for host in (first, second):
-        (agent,) = host.path(rack.remote).glob("agents/*.pyz")
-        (agent / "json.py").write_text(f"open({str(trap(rack))!r}, 'w')\n")
+        (agent,) = host.path(rack.remote).glob(AGENT)
+        (agent.parent / "json.py").write_text(f"open({str(trap(rack))!r}, 'w')\n")
     assert rack(*ask, "x.py").exit_code == 0
     assert not trap(rack).exists(), "a module of the standard library's name beside the agent"
     assert rack(*ask, "x.py").stderr.count("does not match its name") == 0
 
     # The same holds for commands that only look.
-    spoil(rack, n1=sources, n2=sources)
+    spoil(rack, n1=AGENT, n2=AGENT)
     shutil.rmtree(rack.cli.runs / run / "nodes")
     (rack.cli.runs / run / "result.json").unlink()
     looked = rack.shell("status", run)

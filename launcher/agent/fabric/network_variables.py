@@ -94,7 +94,7 @@ def choose(
         gpus: number of GPUs that the workers see; with none, NCCL is not used.
         nccl: NCCL's version, if known.
     """
-    named = routes.resolved(socket.gethostname())
+    named = routes.resolve(socket.gethostname())
     choice = Choice(interfaces=library_defaults.candidates(fabric.nics, named))
     has_rdma = any(hca.active for hca in fabric.hcas) and env.get("NCCL_IB_DISABLE", "0") == "0"
     fast = compute_ports(fabric) if has_rdma else []

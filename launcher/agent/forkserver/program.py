@@ -12,10 +12,9 @@ from typing import List, Optional, Sequence
 
 from .guess import MAYBE, NO
 
-_PRELOAD = re.compile(rb"^# distlaunch: preload ([\w., ]+?) *$", re.MULTILINE)
-
-_DDP = re.compile(rb"\bDistributedDataParallel\b")
-_OF_DYNAMO = re.compile(rb"\bTORCH(DYNAMO|INDUCTOR|_LOGS|_COMPILE|_TRACE)")
+_PRELOAD = rb"(?m)^# distlaunch: preload ([\w., ]+?) *$"
+_DDP = rb"\bDistributedDataParallel\b"
+_OF_DYNAMO = rb"\bTORCH(DYNAMO|INDUCTOR|_LOGS|_COMPILE|_TRACE)"
 
 
 class Program:
@@ -49,7 +48,8 @@ class Program:
         """Modules that the script names in a comment: `# distlaunch: preload torch._dynamo, torchvision`."""
         if self.kind != "script":
             return []
-        named = _PRELOAD.findall(self._text())
+        text = self._text()
+        named = re.findall(_PRELOAD, text) if b"distlaunch: preload" in text else []
         return [name.strip().decode() for names in named for name in names.split(b",")]
 
     def uses_ddp(self) -> bool:
@@ -58,7 +58,8 @@ class Program:
         Not if it names a variable that torch._dynamo reads when it is imported: the script may set that later.
         """
         text = self._text() if self.kind == "script" else b""
-        return _DDP.search(text) is not None and _OF_DYNAMO.search(text) is None
+        named = b"DistributedDataParallel" in text and re.search(_DDP, text) is not None
+        return named and re.search(_OF_DYNAMO, text) is None
 
     def wants_torch(self) -> int:
         """Whether the workers will import torch: NO, MAYBE or SURELY. A wrong guess only costs time."""

@@ -40,7 +40,7 @@ def node_0_is_there(job: Job, addr: str, port: int) -> bool:
     """Whether node 0's agent is running: if its address is given, it listens before others start, until it exits."""
     try:
         if routes.is_address(str(job.rendezvous.get("addr"))) and "any_order" not in job.rendezvous:
-            socket.create_connection((addr, port), timeout=_SEE_S).close()
+            routes.connect(addr, port, _SEE_S).close()
     except ConnectionRefusedError:
         return False
     except OSError:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
-from typing import Iterable, Optional
+from typing import Iterator, Optional
 
 _FIRST = 10_000
+_TRIES = 200
 _FALLBACK_EPHEMERAL = 32_768
 
 
@@ -13,16 +15,17 @@ class PortTakenError(OSError):
     """The requested port is in use."""
 
 
-def _candidates() -> Iterable[int]:
+def _candidates() -> Iterator[int]:
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
             low, high = map(int, file.read().split())
     except (OSError, ValueError):
         low, high = _FALLBACK_EPHEMERAL, 60_999
-    import random  # imports hashlib; only node 0 needs it
-
-    ports = [*range(_FIRST, low), *range(high + 1, 65_536)] or list(range(_FIRST, 65_536))
-    return random.sample(ports, min(len(ports), 200))
+    below, above = max(0, low - _FIRST), max(0, 65_535 - high)
+    count = below + above
+    for _ in range(_TRIES):  # `random` would import hashlib
+        chosen = int.from_bytes(os.urandom(8), "little") % (count or 65_536 - _FIRST)
+        yield _FIRST + chosen if not count or chosen < below else high + 1 + chosen - below
 
 
 def _bind(port: int, only: str, named: bool) -> Optional[socket.socket]:

@@ -6,10 +6,7 @@ import contextlib
 import fcntl
 import socket
 import struct
-from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Tuple, Union
-
-if TYPE_CHECKING:
-    import ipaddress
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 _SIOCGIFADDR = 0x8915
 _CONNECT_S = 2.0
@@ -27,39 +24,35 @@ def own_addresses() -> Dict[str, List[str]]:
         for line in file:
             packed_hex, _, _, scope, _, name = line.split()
             if scope == "00":  # global
-                found.setdefault(name, []).append(str(_parsed(bytes.fromhex(packed_hex))))
+                found.setdefault(name, []).append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(packed_hex)))
     return {name: kept for name, all_ in found.items() if (kept := [a for a in all_ if not _is_loopback(a)])}
-
-
-def resolved(name: str) -> List[str]:
-    """The addresses of a host name, in the resolver's order; empty if it has none."""
-    with contextlib.suppress(OSError, UnicodeError):  # UnicodeError: not a host name
-        return list(dict.fromkeys(str(info[4][0]) for info in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)))
-    return []
 
 
 def candidates(name: str) -> List[str]:
     """Addresses at which peers may reach this host, best first: those its name resolves to, then all others."""
     own = [address for addresses in own_addresses().values() for address in addresses]
-    wanted = [address for address in resolved(name) if address in own] + own
+    wanted = [address for address in resolve(name) if address in own] + own
     return list(dict.fromkeys(wanted)) or ["127.0.0.1"]
 
 
 def is_address(text: str) -> bool:
     """Whether the text is an IP address, not a name."""
-    try:
-        _parsed(text)
-    except ValueError:
-        return False
-    return True
+    return bool(_packed(text))
 
 
 def resolve(name: str) -> List[str]:
     """The addresses of a name, or the address itself; empty if the name is unknown. May take many seconds."""
     try:
-        return list(dict.fromkeys(str(info[4][0]) for info in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)))
-    except (OSError, UnicodeError):
+        found = socket.getaddrinfo(_encoded(name), None, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(info[4][0]) for info in found))
+    except (OSError, UnicodeError):  # UnicodeError: not a host name
         return []
+
+
+def connect(address: str, port: int, timeout_s: float) -> socket.socket:
+    """A TCP connection. Raises `OSError`."""
+    host: Any = _encoded(address)
+    return socket.create_connection((host, port), timeout=timeout_s)
 
 
 def reached(addresses: Sequence[str], port: int) -> List[str]:
@@ -91,10 +84,21 @@ def towards(address: str) -> Tuple[Optional[str], Optional[str]]:
 
 
 def _is_loopback(address: str) -> bool:
-    return _parsed(address).is_loopback or _parsed(address).is_link_local
+    """Whether only this host, or this link, has the address."""
+    packed = _packed(address)
+    if len(packed) == 4:  # IPv4
+        return packed[0] == 127 or packed[:2] == bytes((169, 254))
+    return packed == bytes(15) + b"\1" or (packed[:1] == b"\xfe" and packed[1] & 0xC0 == 0x80)
 
 
-def _parsed(address: Union[str, bytes]) -> Union[ipaddress.IPv4Address, ipaddress.IPv6Address]:
-    import ipaddress  # takes 2 ms, which most agents have while torch is imported
+def _encoded(name: str) -> bytes:
+    """A host name as the resolver takes it; as text, it would go through a codec whose import takes 1 ms."""
+    return name.encode("ascii" if name.isascii() else "idna")
 
-    return ipaddress.ip_address(address)
+
+def _packed(address: str) -> bytes:
+    """The address in binary form; empty if the text is none. `ipaddress` takes 2 ms to import."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError, ValueError):
+            return socket.inet_pton(family, address.partition("%")[0])
+    return b""

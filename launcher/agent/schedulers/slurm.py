@@ -18,7 +18,7 @@ from ..system.natural_order import natural
 if TYPE_CHECKING:
     from ..ranks import Group, Ranks
 
-_BRACKET = re.compile(r"\[([^\]]*)\]")
+_BRACKET = r"\[([^\]]*)\]"
 
 
 class SlurmError(ValueError):
@@ -49,7 +49,7 @@ def _split(hostlist: str) -> List[str]:
 
 
 def _expand_one(part: str) -> List[str]:
-    match = _BRACKET.search(part)
+    match = re.search(_BRACKET, part)
     if match is None:
         return [part]
     before, after = part[: match.start()], part[match.end() :]

@@ -51,36 +51,27 @@ class Home:
         return mine
 
     def install(self) -> Optional[str]:
-        """Request and unpack the agent, which others see once it can answer; returns what was wrong with an old one."""
-        import shutil
+        """Request the agent, which others see once it can answer; returns what was wrong with an old one."""
+        import zlib
 
         _say({"lacks": "agent"})
         size = json.loads(sys.stdin.buffer.readline())["bytes"]
         own = f"{self.path}.{os.getpid()}-{os.urandom(4).hex()}"
         umask = os.umask(0o077)
-        replaced = None
+        replaced: Optional[str] = None
         try:
             found = self._problem() if os.path.lexists(self.path) else None
             if found:
                 replaced = found[0]
                 os.rename(self.path, own + ".old")
-                shutil.rmtree(own + ".old", ignore_errors=True)
-            _unpack(sys.stdin.buffer.read(size), own)
-            _calls(own)
-            os.rename(own, self.path)
-        except OSError:
-            if not os.path.exists(self.path):
-                raise
+            with open(own, "xb") as file:
+                file.write(zlib.decompress(sys.stdin.buffer.read(size)))
+            os.replace(own, self.path)
         finally:
             os.umask(umask)
-            shutil.rmtree(own, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                os.rmdir(self.path + ".new")
-        sys.path[:] = [each for each in sys.path if each != own]
-        for name in [name for name in sys.modules if name.startswith(_PACKAGE)]:
-            del sys.modules[name]
+            _remove(own, own + ".old", self.path + ".new")
         _refuse(self._problem())
-        return str(replaced) if replaced else None
+        return replaced
 
     def _problem(self) -> Optional[Tuple[str, str]]:
         """Why the installed agent must not be run, and the fix."""
@@ -105,22 +96,20 @@ def main() -> Optional[Callable[[], None]]:
     return task
 
 
-def _unpack(archive: bytes, directory: str) -> None:
-    """Unpack the agent into a directory, its bytecode to where Python looks for it."""
-    import io
-    import zipfile
+def _remove(*paths: str) -> None:
+    """Remove files and directories as far as they exist."""
+    import shutil
 
-    with zipfile.ZipFile(io.BytesIO(archive)) as file:
-        file.extractall(directory)
-        tag = file.comment.decode()
-    for place, _, names in list(os.walk(os.path.join(directory, _PACKAGE))):
-        for name in [name for name in names if name.endswith(".pyc")]:
-            os.renames(os.path.join(place, name), os.path.join(place, "__pycache__", f"{name[:-4]}.{tag}.pyc"))
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _calls(agent: str) -> Any:
-    """The module that answers requests, from the agent in that directory."""
+    """The module that answers requests, from the agent's archive."""
     sys.path.insert(0, agent)
+    import_module(f"{_PACKAGE}.bytecode").compiled()
     return import_module(f"{_PACKAGE}.ssh.calls")
 
 

@@ -20,4 +20,5 @@ if __name__ == "__main__":
     if found:
         sys.exit(f"{found.message}; fix it there: {found.hint}")
     sys.path.insert(0, path)
+    import_module("distlaunch_agent.bytecode").use()
     import_module("distlaunch_agent.ssh.calls").main(sys.argv[2:])

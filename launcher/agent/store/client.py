@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any, Callable, Tuple
 
-from ..network import secure
+from ..network import routes, secure
 from .interface import (
     LENGTH,
     MAX_BYTES,
@@ -71,7 +71,7 @@ class Client(Store):
         while True:
             left = limit - time.monotonic()
             try:
-                self._sock = socket.create_connection((addr, port), timeout=max(min(left, _CONNECT_S), _PAUSE_S))
+                self._sock = routes.connect(addr, port, max(min(left, _CONNECT_S), _PAUSE_S))
                 watch_host(self._sock, self._host_s)
                 self._session = self._greet(key, limit)
                 break

@@ -12,13 +12,15 @@ import os
 import select
 import stat
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence
 
 from ..protocol import encode_event
 from ..system.files import ends_within_a_line
 from .backlog import Backlog
-from .plain import Encoder
 from .sizes import RESERVED_BYTES
+
+if TYPE_CHECKING:
+    from .plain import Encoder
 
 _AGAIN_S = 1.0
 _REMEMBER_S = 5.0

@@ -9,7 +9,6 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from ..protocol import encode_event
 from ..system.scratch import within
-from .plain import Encoder
 from .rotation import Rotation
 from .sink import Item, Sink
 
@@ -45,7 +44,12 @@ class Writer:
         """Whether workers wait while the buffer is full; otherwise their lines are dropped and counted."""
 
         self._about = {"node": node, **({"attempt": attempt} if attempt else {})}
-        self._sink = Sink(fd, node, attempt, directory, Encoder() if plain else None)
+        encoder = None
+        if plain:
+            from .plain import Encoder  # few streams are
+
+            encoder = Encoder()
+        self._sink = Sink(fd, node, attempt, directory, encoder)
         self._rotation = Rotation(self._sink, directory, log_limit_bytes)
         self._new: List[Item] = []
         self._verdict: List[bytes] = []

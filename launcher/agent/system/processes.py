@@ -19,7 +19,7 @@ _KILL_S = 5.0
 _LAST_WORD_S = 1.0
 """How long an agent may take to report its end after its descendants were killed."""
 
-_WITH_VALUE = re.compile("-[^XW-]*[XW]|--check-hash-based-pycs")
+_WITH_VALUE = "-[^XW-]*[XW]|--check-hash-based-pycs"
 """Python options whose value is the next argument."""
 
 ASKS_FOR_STACKS = 62
@@ -84,7 +84,7 @@ def options() -> List[str]:
     found: List[str] = []
     words = list(getattr(sys, "orig_argv", words))[1:]  # from Python 3.10 on
     while words and words[0].startswith("-") and words[0] not in ("-", "-c", "-m"):
-        count = 2 if _WITH_VALUE.fullmatch(words[0]) else 1
+        count = 2 if re.fullmatch(_WITH_VALUE, words[0]) else 1
         found += words[:count]
         del words[:count]
     return found[:-1] if found[-1:] == ["-u"] else found
@@ -182,6 +182,15 @@ def _kill(pid: int, ticks: int) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def have_none() -> bool:
+    """Whether we have no children at all, without a look at all processes of the host."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
+
+
 def sweep(keep: Collection[int] = (), patience_s: float = 0.5, limit_s: float = 10.0) -> List[int]:
     """End all our descendants except `keep`: SIGTERM, then SIGKILL after `patience_s`. Returns children that remain.
 
@@ -189,7 +198,7 @@ def sweep(keep: Collection[int] = (), patience_s: float = 0.5, limit_s: float = 
     """
     began = time.monotonic()
     sent: Set[int] = set()
-    while True:
+    while not have_none():
         left = [pid for pid in children() if pid not in keep and not _reap(pid)]
         age = time.monotonic() - began
         if age > limit_s:
@@ -207,6 +216,7 @@ def sweep(keep: Collection[int] = (), patience_s: float = 0.5, limit_s: float = 
                     os.kill(pid, signal.SIGTERM)
                     os.kill(pid, signal.SIGCONT)
         time.sleep(0.01)
+    return []
 
 
 def _reap(pid: int) -> bool:

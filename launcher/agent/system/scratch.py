@@ -16,7 +16,7 @@ from typing import Callable, Iterator, List, Optional, TypeVar
 from . import processes
 
 _MEMORY = "/dev/shm"  # noqa: S108 - each agent has its own private directory there
-_NAME = re.compile(r"distlaunch-[0-9]+-[0-9]+-([0-9]+)-([0-9]+)\Z")
+_NAME = r"distlaunch-[0-9]+-[0-9]+-([0-9]+)-([0-9]+)\Z"
 CRASH = "crash"
 """File in an agent's directory that records how it crashed."""
 
@@ -75,7 +75,7 @@ def remove(path: str) -> None:
     Any user may create directories and links there, so files are reached only through directories that were checked.
     """
     memory, name = os.path.split(path)
-    if not _NAME.match(name):
+    if not re.match(_NAME, name):
         return
     with contextlib.suppress(OSError), _opened(os.path.realpath(memory)) as above, _ours(name, above) as directory:
         with contextlib.suppress(FileNotFoundError), _ours("errors", directory) as errors:
@@ -128,6 +128,6 @@ def _dead(memory: str) -> Iterator[str]:
     """The names of directories of agents that were killed together with their fork servers."""
     with contextlib.suppress(OSError):
         for name in os.listdir(memory):
-            found = _NAME.match(name)
+            found = re.match(_NAME, name)
             if found and name.startswith(_prefix()) and str(processes.start_ticks(int(found[1]))) != found[2]:
                 yield name

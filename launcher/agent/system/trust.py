@@ -10,12 +10,10 @@ This file is sent to hosts that have no agent yet, so it imports no other file o
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
-import sys
-from typing import Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 _LINKS = 40
 _SUFFIX = ".pyz"
@@ -202,64 +200,22 @@ def _group(gid: int) -> str:
 
 
 def agent_name(archive: bytes) -> str:
-    """The name of an agent's directory: digests of its sources and bytecode, and the bytecode's magic number."""
-    import io
-    import zipfile
+    """The name of an agent's file: the digest of its content."""
+    import hashlib
 
-    with zipfile.ZipFile(io.BytesIO(archive)) as file:
-        contents = {name: file.read(name) for name in file.namelist()}
-    code = {name: data for name, data in contents.items() if name.endswith(".pyc")}
-    magic = next(iter(code.values()), b"")[:4].hex()
-    return f"{_digest({name: contents[name] for name in contents.keys() - code.keys()})}-{_digest(code)}-{magic}"
+    return hashlib.sha256(archive).hexdigest()[:32]
 
 
 def agent_problem(path: str, trusted: Sequence[str] = ()) -> Optional[Problem]:
-    """Why the agent in that directory must not be run: others could change it, or it does not match its name.
-
-    Bytecode that a Python other than the launcher's has compiled has no digest, and is checked by its owner.
-    """
-    found = problem(path, trusted, searched=True)
+    """Why the agent in that file must not be run: others could change it, or it does not match its name."""
+    found = problem(os.path.dirname(path), trusted, searched=True) or problem(path, trusted)
     if found is not None:
         return found
     changed = Problem(f"{path} does not match its name: another user or a disk error has changed it", f"rm -r {path}")
-    sources = {}
-    for directory, directories, names in os.walk(path):
-        for step in [os.path.join(directory, name) for name in (*directories, *names)]:
-            with contextlib.suppress(FileNotFoundError):  # bytecode that another process is about to write
-                about = os.lstat(step)
-                if stat.S_ISLNK(about.st_mode):
-                    return changed
-                found = found or _wrong(step, about, trusted, last=True, searched=True)
-        if os.path.basename(directory) != "__pycache__":
-            inside = "" if directory == path else f"{os.path.relpath(directory, path)}/"
-            sources.update({inside + name: os.path.join(directory, name) for name in names})
     try:
-        right = os.path.basename(path) == _name_of(sources, os.path.basename(path)) + _SUFFIX
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            right = is_file and agent_name(file.read()) + _SUFFIX == os.path.basename(path)
     except OSError:
         right = False
-    return found or (None if right else changed)
-
-
-def _name_of(sources: Mapping[str, str], wanted: str) -> str:
-    """The name for these files, by path in the directory; another Python's bytecode part is taken from `wanted`."""
-    from importlib import util
-
-    _, code, magic = wanted[: -len(_SUFFIX)].split("-") if wanted.count("-") == 2 else ("", "", "")
-    if magic == util.MAGIC_NUMBER.hex() and not sys.flags.optimize and not sys.pycache_prefix:
-        compiled = {name: util.cache_from_source(path) for name, path in sources.items() if os.path.dirname(name)}
-        code = _digest({f"{name}c": _content(path) for name, path in compiled.items()})
-    return f"{_digest({name: _content(path) for name, path in sources.items()})}-{code}-{magic}"
-
-
-def _content(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def _digest(contents: Mapping[str, bytes]) -> str:
-    import hashlib
-
-    whole = hashlib.sha256()
-    for name in sorted(contents):
-        whole.update(f"{name}\0{hashlib.sha256(contents[name]).hexdigest()}\n".encode())
-    return whole.hexdigest()[:24]
+    return None if right else changed

@@ -113,7 +113,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         answer = self._asking.ask(host, request)
         if answer.get("lacks"):
             began = time.time()
-            answer = self._asking.ask(host, {}, self._archive.content)
+            answer = self._asking.ask(host, {}, self._archive.compressed())
         answer = distlaunch_choice.misfit("preflight", answer) or answer
         if not answer.get("problem"):
             answer["clock_s"] = [round(answer["time"] - time.time(), 3), round(answer["time"] - began, 3)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import types
 import zipfile
+import zlib
+from functools import cache
 from typing import Any
 
 
@@ -18,6 +20,11 @@ class Archive:
 
         self.name = str(self.rule.agent_name(content))
         """The name of the agent on the hosts."""
+
+    @cache  # noqa: B019 - an archive lives as long as the play
+    def compressed(self) -> bytes:
+        """The archive as it is sent: its bytecode is not compressed, as that is read at each start."""
+        return zlib.compress(self.content, 1)
 
     def rule_text(self) -> str:
         """The rule, for a host without an agent."""

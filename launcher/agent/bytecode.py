@@ -1,0 +1,154 @@
+"""The agent's modules from one piece of bytecode: a search in the archive for each takes half of the time of an import.
+
+The archive has the bytecode of the launcher's Python. Another Python compiles the sources each time, or, if `compiled`
+was called, has its own bytecode in a file beside the archive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import marshal
+import os
+import stat
+import sys
+from importlib.util import MAGIC_NUMBER
+from types import CodeType, ModuleType
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+Modules = Dict[str, Tuple[bool, bytes]]
+"""By full name: whether it is a package, and its code by `marshal`."""
+
+SUFFIX = ".bytecode"
+_PACKAGE = __name__.rpartition(".")[0]  # Python 3.9 sets __package__ later
+
+
+class Finder:
+    """Finds and loads the modules of one package in the archive, in place of zipimport."""
+
+    def __init__(self, modules: Modules, archive: Any, directory: str) -> None:
+        """`archive`: its `zipimport.zipimporter`. `directory`: the package's, in the archive."""
+        self._modules, self._archive, self._directory = modules, archive, directory
+
+    def find_spec(self, name: str, target: Optional[ModuleType] = None) -> Any:  # noqa: ARG002 - import's protocol
+        """The module's spec; None if there is none of that name."""
+        if name not in self._modules:
+            return None
+        is_package, last = self._modules[name][0], name.rpartition(".")[2]
+        path = f"{self._directory}{os.sep}{last}{f'{os.sep}__init__' if is_package else ''}.py"
+        loader: Any = self
+        spec: Any = type(__spec__)(name, loader, origin=path, is_package=is_package)
+        spec.has_location = True
+        if is_package:
+            directory = os.path.dirname(path)
+            spec.submodule_search_locations.append(directory)
+            sys.path_importer_cache[directory] = Finder(self._modules, self._archive, directory)
+        return spec
+
+    def create_module(self, _spec: Any) -> None:
+        """Have import make the module."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Execute it."""
+        exec(marshal.loads(self._modules[module.__name__][1]), module.__dict__)  # noqa: S302,S102 - of the agent
+
+    def get_source(self, name: str) -> str:
+        """Its text, which tracebacks show."""
+        return self.get_data(str(sys.modules[name].__file__)).decode()
+
+    def get_data(self, path: str) -> bytes:
+        """The content of a file in the archive."""
+        data: bytes = self._archive.get_data(path)
+        return data
+
+
+def use() -> bool:
+    """Import all other modules of the agent from its bytecode; False if it has none for this Python."""
+    package = sys.modules[_PACKAGE]
+    loader: Any = package.__loader__
+    modules = _read(loader)
+    if modules is None:
+        return False
+    for directory in package.__path__:
+        sys.path_importer_cache[directory] = Finder(modules, loader, directory)
+    return True
+
+
+def compiled() -> bool:
+    """`use`, for which the sources are compiled once for this Python, into a file beside the archive."""
+    if use():
+        return True
+    loader: Any = sys.modules[_PACKAGE].__loader__
+    modules: Modules = {}
+    for name, is_package, path in _sources(loader):
+        code = compile(loader.get_data(path), path, "exec", dont_inherit=True)
+        modules[name] = (is_package, dump(code))
+    beside = _beside(loader)
+    own = f"{beside}.{os.getpid()}-{os.urandom(4).hex()}"
+    with contextlib.suppress(OSError):  # a full disk: it is compiled again each time
+        fd = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            with open(fd, "wb") as file:
+                file.write(pack(modules))
+            os.rename(own, beside)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(own)
+    return use()
+
+
+def member(magic: bytes) -> str:
+    """The name in the archive of the bytecode that is for Pythons with this magic number."""
+    return f"{magic.hex()}{SUFFIX}"
+
+
+def pack(modules: Modules) -> bytes:
+    """The bytecode as `use` reads it."""
+    return marshal.dumps(modules, 2)
+
+
+def dump(code: CodeType) -> bytes:
+    """A module's code. Version 2 of marshal has no references, which depend on what else the process has done."""
+    return marshal.dumps(code, 2)
+
+
+def _read(loader: Any) -> Optional[Modules]:
+    try:
+        data = loader.get_data(os.path.join(loader.archive, member(MAGIC_NUMBER)))
+    except OSError:
+        data = _own_file(_beside(loader))
+    except AttributeError:  # not an archive
+        return None
+    try:
+        found: Modules = marshal.loads(data)  # noqa: S302 - our own
+    except (EOFError, ValueError, TypeError):  # cut off by a full disk
+        return None
+    return found
+
+
+def _beside(loader: Any) -> str:
+    return f"{loader.archive}.{member(MAGIC_NUMBER)}"
+
+
+def _own_file(path: str) -> bytes:
+    """The content of a file that no other user can change; nothing if it is not of that kind."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            about = os.fstat(file.fileno())
+            ours = stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & 0o022
+            return file.read() if ours else b""
+    except OSError:
+        return b""
+
+
+def _sources(loader: Any) -> Sequence[Tuple[str, bool, str]]:
+    """Of each module: its full name, whether it is a package, and its path in the archive."""
+    import zipfile
+
+    found: List[Tuple[str, bool, str]] = []
+    with zipfile.ZipFile(loader.archive) as archive:
+        names = [name for name in archive.namelist() if name.startswith(f"{_PACKAGE}/") and name.endswith(".py")]
+    for name in names:
+        is_package = name.endswith("/__init__.py")
+        module = name[: -len("/__init__.py")] if is_package else name[: -len(".py")]
+        found.append((module.replace("/", "."), is_package, os.path.join(loader.archive, name)))
+    return found
