@@ -33,8 +33,7 @@ class Finder:
         """The module's spec; None if there is none of that name."""
         if name not in self._modules:
             return None
-        is_package, last = self._modules[name][0], name.rpartition(".")[2]
-        path = f"{self._directory}{os.sep}{last}{f'{os.sep}__init__' if is_package else ''}.py"
+        is_package, path = self._modules[name][0], self._path(name)
         loader: Any = self
         spec: Any = type(__spec__)(name, loader, origin=path, is_package=is_package)
         spec.has_location = True
@@ -53,7 +52,11 @@ class Finder:
 
     def get_source(self, name: str) -> str:
         """Its text, which tracebacks show."""
-        return self.get_data(str(sys.modules[name].__file__)).decode()
+        return self.get_data(self._path(name)).decode()  # also once the worker has forgotten the module
+
+    def _path(self, name: str) -> str:
+        inside = f"{os.sep}__init__" if self._modules[name][0] else ""
+        return f"{self._directory}{os.sep}{name.rpartition('.')[2]}{inside}.py"
 
     def get_data(self, path: str) -> bytes:
         """The content of a file in the archive."""
