@@ -38,7 +38,7 @@ def task(setup: Setup, preload: Preload, request: WorkerRequest, *, executes: bo
     if executes:
         return lambda: reexec.execute(argv, env)
     if request.get("terminal", {}).get("stdin") in ("tty", "pipe"):
-        worker.renew_stdin()
+        worker.renew("stdin")
     imported, before, scratch, archive, collect = (
         preload.imported,
         preload.before,

@@ -1,4 +1,4 @@
-"""A fork server forked from the Python that a login has started, to save its start and its imports.
+"""A fork server forked from the agent, or from the Python that a login has started, to save its start and its imports.
 
 Used only if no script can tell it from a new one: it has the same options, and its environment gets no variable that a
 process reads when it starts.
@@ -6,6 +6,7 @@ process reads when it starts.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -19,8 +20,8 @@ from . import cpython
 if TYPE_CHECKING:
     from ..messages import AgentGroup, AgentServer, GroupAgent, ServerAgent
 
-_OPTIONS = ["-u", "-c"]
-"""The options with which the login must start Python: a fork server has -u."""
+_OPTION = "-u"
+"""The one option with which Python must have been started: a fork server has it."""
 
 _READ_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "TZ")
 """Prefixes of variables that the interpreter, the loader and the C library read once."""
@@ -83,28 +84,28 @@ class Forked(NamedTuple):
     """The read end of its stderr."""
 
 
-def fork(variables: Iterable[str], command: Sequence[str], not_its: Iterable[int] = ()) -> Optional[Forked]:
-    """Fork a fork server for workers with this command and these variables; None if a script may notice.
+def fork(variables: Iterable[str], command: Sequence[str], cwd: Optional[str] = None) -> Optional[Forked]:
+    """Fork a fork server for workers with this command; None if a script may notice.
 
-    It closes the descriptors `not_its`. Raises `Child` in the child.
+    `variables`: those that its workers get and this process has not. `cwd`: its working directory; None: that of this
+    process. Raises `Child` in the child.
     """
     options = getattr(sys, "orig_argv", [])[1:3]  # from Python 3.10 on
-    alike = options == _OPTIONS and not any(name.startswith(_READ_AT_START) for name in variables)
+    alike = options in ([_OPTION, "-c"], [_OPTION, sys.argv[0]]) and not any(
+        name.startswith(_READ_AT_START) for name in variables
+    )
     # UTF-8 mode is on in a login without a locale, and off in what Python starts from there.
     alike = alike and not sys.flags.utf8_mode
     room = sum(len(os.fsencode(word)) + 1 for word in [sys.executable, "-u", "-m", *command]) <= processes.title_bytes()
     if not alike or not room or cpython.exit_hooks():
         return None
-    return fork_for_program(not_its, scripts=True)
+    return fork_for_program(cwd, scripts=True)
 
 
-def fork_for_program(
-    not_its: Iterable[int] = (), cwd: Optional[str] = None, *, scripts: bool = False
-) -> Optional[Forked]:
+def fork_for_program(cwd: Optional[str] = None, *, scripts: bool = False) -> Optional[Forked]:
     """The same for workers that are no Python scripts, which cannot tell it from a new one; None if threads run.
 
-    `cwd`: its working directory; None: that of this process. `scripts`: workers may be scripts nonetheless, so it
-    imports only what a new one does.
+    `scripts`: workers may be scripts nonetheless, so it imports only what a new one does.
     """
     if len(os.listdir("/proc/self/task")) != 1:
         return None
@@ -119,20 +120,24 @@ def fork_for_program(
         group_end.close()
         os.close(own_stderr)
         return Forked(Process(pid), channel, group, stderr)
-    for fd in not_its:
-        os.close(fd)
     channel.close()
     group.close()
-    os.close(stderr)
     if cwd is not None:
         os.chdir(cwd)
     os.setsid()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for fd in (1, 2):
         os.dup2(own_stderr, fd)
-    os.close(own_stderr)
+    for fd in map(int, os.listdir("/proc/self/fd")):  # as a new process has none of them
+        if fd > 2 and fd not in (server_end.fileno(), group_end.fileno()):
+            with contextlib.suppress(OSError):  # that of the list itself
+                os.close(fd)
     processes.set_title([sys.executable, "-u", sys.path[0], "--fork-server"])
-    from . import server
+    from . import server, worker
 
-    if not scripts:  # while the agent prepares the setup
+    if scripts:
+        for name in ("stdin", "stdout", "stderr"):
+            worker.renew(name)
+    else:  # while the agent prepares the setup
         from ..group import process, static  # noqa: F401 - for the worker group's process, which is forked from this one
     raise Child(lambda: server.serve(server_end, group_end))

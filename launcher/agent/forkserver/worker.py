@@ -85,16 +85,24 @@ def set_blas_threads(env: Mapping[str, str]) -> None:
                 break
 
 
-def renew_stdin() -> None:
-    """Make the object that the interpreter would have made for this stdin: the server's was made for another file."""
+def renew(name: str) -> None:
+    """Make the object that `python -u` would have made for this stdin, stdout or stderr: ours was for another file."""
     import io
 
-    raw: Any = io.FileIO(0, "r", closefd=False)
-    raw.name = "<stdin>"
-    before = sys.stdin
-    stdin: Any = io.TextIOWrapper(io.BufferedReader(raw), encoding=before.encoding, errors=before.errors, newline="\n")
-    stdin.mode = "r"
-    sys.stdin = sys.__stdin__ = stdin  # type: ignore[misc]
+    before = getattr(sys, name)
+    mode = "r" if name == "stdin" else "w"
+    raw: Any = io.FileIO(before.fileno(), mode, closefd=False)
+    raw.name = f"<{name}>"
+    new: Any = io.TextIOWrapper(
+        io.BufferedReader(raw) if mode == "r" else raw,
+        encoding=before.encoding,
+        errors=before.errors,
+        newline="\n",
+        write_through=True,
+    )
+    new.mode = mode
+    for each in (name, f"__{name}__"):
+        setattr(sys, each, new)
 
 
 def new_main(program: Program) -> types.ModuleType:

@@ -23,12 +23,23 @@ def run(job: Job, rank: int, stream: int, forked: Optional[Forked] = None, above
         from . import below
 
         below.run(job, rank, stream, above)
-    plain = job.kind == "program" and not (job.elastic or job.passes_stdin or above)
-    if forked is None and plain and os.access(job.cwd, os.X_OK):
-        from ..forkserver import prefork
-
-        forked = prefork.fork_for_program([stream], job.cwd)
+    if forked is None and not (job.passes_stdin or above) and os.access(job.cwd, os.X_OK):
+        forked = _fork(job, rank)
     from .agent import Node  # while the fork server, which needs none of it, imports its own modules
 
     os.dup2(2, 1)  # a stray print must not end up in the stream
     sys.exit(Node(job, rank, stream, forked).run())
+
+
+def _fork(job: Job, rank: int) -> Optional[Forked]:
+    """The fork server, if it can be forked from this process."""
+    from ..forkserver import prefork
+
+    if job.kind == "program" and not job.elastic:
+        return prefork.fork_for_program(job.cwd)
+    from .function_call import as_script
+
+    here = dict(os.environ)
+    env = job.environment(here, rank)
+    changed = [name for name in {*env, *here} if env.get(name) != here.get(name)]
+    return prefork.fork(changed, as_script(job, rank).command, job.cwd)

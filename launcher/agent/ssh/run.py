@@ -206,7 +206,7 @@ def _become_agent(
         changed = [name for name, value in env.items() if os.environ.get(name) != value]
         os.environ.update(env)
         sys.argv[:] = arguments
-        forked = prefork.fork([*changed, *job.env], as_script(job, rank).command, HOLDER.descriptors())
+        forked = prefork.fork([*changed, *job.env], as_script(job, rank).command)
         processes.set_title([sys.executable, *arguments])
         run(job, rank, os.dup(1), forked)
     except prefork.Child:

@@ -157,7 +157,7 @@ def _container(spec: JobSpec, part: Part, name: str, mounts: list[dict[str, Any]
     found: dict[str, Any] = {
         "name": container,
         "image": opts.image,
-        "command": [python_of(spec), f"{INPUT}/agent.pyz", "--spec", f"{INPUT}/spec.json"],
+        "command": [python_of(spec), "-u", f"{INPUT}/agent.pyz", "--spec", f"{INPUT}/spec.json"],
         "args": ["--node-rank-from", rank, "--unpack", INPUT],
         "env": _env(spec, opts, name),
         "volumeMounts": mounts,

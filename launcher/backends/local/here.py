@@ -96,7 +96,7 @@ def _agents() -> list[tuple[Path, int]]:
             spec, rank = (words[words.index(name) + 1] for name in (_SPEC, _RANK))
             directory = Path(os.fsdecode(os.path.dirname(spec)))
             of_a_run = spec.endswith(b"/spec.json") and directories.is_id(directory.name)
-            if of_a_run and any(os.path.basename(word) == _ARCHIVE for word in words[:3]):
+            if of_a_run and any(os.path.basename(word) == _ARCHIVE for word in words[:4]):
                 # A script that stands for the interpreter has the same words: the node counts once.
                 agents[spec, rank] = directory, os.stat(f"/proc/{pid}").st_uid
     return list(agents.values())

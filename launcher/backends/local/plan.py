@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from launcher.agent.job import Job
     from launcher.backends._base import PlannedNode
 
-_AGENT = ("agent.pyz", "--spec", "spec.json", "--node-rank")
+_AGENT = ("-u", "agent.pyz", "--spec", "spec.json", "--node-rank")
 _START = """\
 #!/bin/sh
 # Runs the agents of this directory, which may be moved, until the run ends. Their streams go to stdout; Ctrl-C ends it.
@@ -83,8 +83,8 @@ class LocalPlan:
 
 def argv_of(run_dir: Path, python: str, node_rank: int) -> tuple[str, ...]:
     """The command that starts the agent of that node from the run's directory."""
-    archive, option_, spec, rank = _AGENT
-    return (python, str(run_dir / archive), option_, str(run_dir / spec), rank, str(node_rank))
+    unbuffered, archive, option_, spec, rank = _AGENT
+    return (python, unbuffered, str(run_dir / archive), option_, str(run_dir / spec), rank, str(node_rank))
 
 
 def spec_text(job: Job) -> str:

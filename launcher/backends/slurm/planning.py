@@ -52,7 +52,7 @@ def plan(opts: SlurmOptions, site: Site, within: Allocation | None, spec: JobSpe
     python = spec.python or ("python3" if opts.container_image else run_files.default_python(site, needed(spec)[0]))
 
     def text(directory: Path) -> str:
-        agent = (python, str(directory / "agent.pyz"), "--spec", str(directory / "spec.json"), "--slurm")
+        agent = (python, "-u", str(directory / "agent.pyz"), "--spec", str(directory / "spec.json"), "--slurm")
         # `work` is not there before the agents are.
         cwd = opts.remote_dir if placed.script and directory == where else placed.start(spec.cwd, directory)
         how: dict[str, Any] = {"cwd": cwd, "within": within, "lead_s": lead_s}
