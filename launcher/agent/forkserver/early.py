@@ -42,10 +42,9 @@ _LATER = (
 READ_AT_IMPORT = {"numpy": _NUMPY, "torch": _TORCH}
 """By package: patterns of names, and where they are read. `tests/agent/test_early.py` compares them with torch."""
 
-_PATTERNS = {
-    package: re.compile("|".join(f"(?:{pattern})" for pattern in table)) for package, table in READ_AT_IMPORT.items()
-}
-_LATER_PATTERN = re.compile(_LATER)
+_PATTERNS = {package: "|".join(f"(?:{pattern})" for pattern in table) for package, table in READ_AT_IMPORT.items()}
+"""They take 10 ms to compile, and most scripts set no variable."""
+
 _STARTS_LOADING = ("torch", "numpy", "torchvision")
 
 
@@ -55,7 +54,7 @@ def is_read_at_import(package: str, name: str) -> bool:
     Packages other than torch and numpy may import torch, and have variables that begin with their own name.
     """
     pattern = _PATTERNS.get(package, _PATTERNS["torch"])
-    known = pattern.fullmatch(name) and not _LATER_PATTERN.fullmatch(name)
+    known = re.fullmatch(pattern, name) and not re.fullmatch(_LATER, name)
     return bool(known) or (package not in _PATTERNS and name.startswith(f"{package.upper()}_"))
 
 
