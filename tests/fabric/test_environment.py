@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _unnamed_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "resolved", lambda _: [])
+    monkeypatch.setattr(routes, "resolve", lambda _: [])
 
 
 def choose(
@@ -195,7 +195,7 @@ def test_sockets_are_named_where_the_default_is_not_what_peers_reach(tmp_path: P
 
 
 def test_sockets_are_left_alone_where_the_default_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "resolved", lambda _: ["10.11.12.13"])
+    monkeypatch.setattr(routes, "resolve", lambda _: ["10.11.12.13"])
     choice = choose(hosts.aws_p5(tmp_path))
 
     assert network_variables.settle(choice.to_json(), ["ens32"], {}, "") == []

@@ -16,11 +16,14 @@ from . import pci_tree
 from .sources import Tree
 
 _NET = "/sys/class/net"
-_CONTAINERS = re.compile(
+_CONTAINERS = (
     r"docker\d*$|docker_gwbridge$|br-[0-9a-f]{12}$|podman\d|cni\d|cni-|lxcbr|lxdbr|virbr"
     r"|kube-bridge|weave|flannel|cali|cilium"
 )
-_VPN = re.compile(r"tun\d|tap\d|wg\d|tailscale|zt[a-z0-9]{8}|ppp\d|utun|nebula|gpd\d|cscotun|vpn")
+_FIRST_OF_CONTAINERS = tuple("dbpclvkwf")
+"""With these letters such a name begins; others need no pattern, which takes 1 ms to compile."""
+
+_VPN = r"tun\d|tap\d|wg\d|tailscale|zt[a-z0-9]{8}|ppp\d|utun|nebula|gpd\d|cscotun|vpn"
 _LOOPBACK = 772
 _ARPHRD = {32: "ipoib", 512: "vpn", 65534: "vpn", 768: "tunnel", 776: "tunnel", 778: "tunnel"}
 _KINDS = {
@@ -105,14 +108,15 @@ def kind(tree: Tree, link: _Link, at: str) -> str:
     if link.arphrd == _LOOPBACK:
         return "loopback"
     # A tun that has a master is the tap of a virtual machine.
-    if _CONTAINERS.match(link.name) or (link.said == "tun" and link.master):
+    named = link.name.startswith(_FIRST_OF_CONTAINERS) and re.match(_CONTAINERS, link.name)
+    if named or (link.said == "tun" and link.master):
         return "container"
     if tree.exists(f"{at}/phy80211"):
         return "wireless"
     said = _KINDS.get(link.said) or _ARPHRD.get(link.arphrd)
     if said or tree.exists(f"{at}/device"):
         return said or "physical"
-    return "vpn" if _VPN.match(link.name) else "other"
+    return "vpn" if re.match(_VPN, link.name) else "other"
 
 
 def _links(tree: Tree) -> List[_Link]:

@@ -28,14 +28,17 @@ _OVERLAPS = (20, 11)
 
 _VERSION_S = 20.0
 _VERSIONS = (
-    (OPEN_MPI, "Open MPI", re.compile(r"\(Open MPI\) (\S+)")),
-    (HYDRA, INTEL, re.compile(r"Intel\(R\) MPI Library.*?Version (\S+)", re.DOTALL)),
-    (HYDRA, "MPICH", re.compile(r"HYDRA build details:\s+Version:\s+(\S+)")),
+    (OPEN_MPI, "Open MPI", r"\(Open MPI\) (\S+)"),
+    (HYDRA, INTEL, r"(?s)Intel\(R\) MPI Library.*?Version (\S+)"),
+    (HYDRA, "MPICH", r"HYDRA build details:\s+Version:\s+(\S+)"),
 )
-_OF_LAUNCHER = re.compile(r"SLURM_|SLURMD_|PMI_|PMI2_|PMIX_|OMPI_COMM_|OMPI_UNIVERSE|PBS_|LSB_")
+_OF_LAUNCHER = ("SLURM_", "SLURMD_", "PMI_", "PMI2_", "PMIX_", "OMPI_COMM_", "OMPI_UNIVERSE", "PBS_", "LSB_")
 """An mpirun that finds these asks that scheduler or MPI for its hosts, and not ours."""
 
-_OF_RANK = re.compile(r"OMPI_|PMIX_|PRTE_|OPAL_|PMI_|PMI2_|MPI_|MPIR_|HYD|I_MPI_|GTL_|SLURM_(PMI|MPI)")
+_OF_RANK = (
+    "OMPI_", "PMIX_", "PRTE_", "OPAL_", "PMI_", "PMI2_", "MPI_", "MPIR_", "HYD", "I_MPI_", "GTL_", "SLURM_PMI",
+    "SLURM_MPI",
+)  # fmt: skip
 _LIBRARIES = "LD_LIBRARY_PATH"
 
 
@@ -95,7 +98,7 @@ def _find(env: Dict[str, str]) -> Vendor:
         raise CannotError(f"{found} --version: {error}") from error
     said = (done.stdout + done.stderr).decode(errors="replace")
     for kind, name, pattern in _VERSIONS:
-        version = pattern.search(said)
+        version = re.search(pattern, said)
         if version:
             return Vendor(kind, name, version[1], found)
     raise CannotError(f"{found} is neither Open MPI's, nor MPICH's, nor Intel's: {' '.join(said.split())[:200]}")
@@ -169,7 +172,7 @@ def step(vendor: Vendor, names: Sequence[str], counts: Sequence[int], group: str
 
 def of_step(env: Dict[str, str], hosts_file: str) -> Dict[str, str]:
     """The variables of srun: those of the job, and none that srun takes for options."""
-    kept = {name: value for name, value in env.items() if not _OF_LAUNCHER.match(name)}
+    kept = {name: value for name, value in env.items() if not name.startswith(_OF_LAUNCHER)}
     kept.update((name, env[name]) for name in ("SLURM_JOB_ID", "SLURM_CONF", "SLURM_CLUSTERS") if name in env)
     return {**kept, "SLURM_HOSTFILE": hosts_file}
 
@@ -182,7 +185,7 @@ def hosts_text(vendor: Vendor, names: Sequence[str], counts: Sequence[int]) -> s
 
 def environment(vendor: Vendor, env: Dict[str, str], hosts_file: str, remote_shell: str) -> Dict[str, str]:
     """The variables of mpirun and of what it starts, given those of workers."""
-    kept = {name: value for name, value in _beside(vendor.mpirun, env).items() if not _OF_LAUNCHER.match(name)}
+    kept = {name: value for name, value in _beside(vendor.mpirun, env).items() if not name.startswith(_OF_LAUNCHER)}
     ours = {
         "plm_rsh_agent": f"sh {remote_shell}",  # a daemon looks for the first word, and the path is that of node 0
         "plm_rsh_no_tree_spawn": "1",  # the remote shell's path is that of node 0
@@ -219,7 +222,7 @@ def signal_in(vendor: Vendor, code: int) -> int:
 
 def of_rank(vendor: Vendor, given: Dict[str, str], env: Dict[str, str]) -> Dict[str, str]:
     """What the MPI has added to the variables of a rank, `given`, as compared to the workers' own, `env`."""
-    added = {name: value for name, value in given.items() if _OF_RANK.match(name) and env.get(name) != value}
+    added = {name: value for name, value in given.items() if name.startswith(_OF_RANK) and env.get(name) != value}
     if vendor.kind == OPEN_MPI and _LIBRARIES in given:  # hydra passes on node 0's
         added[_LIBRARIES] = given[_LIBRARIES]
     return added

@@ -43,7 +43,7 @@ _LOST_S = 10.0
 _TOO_MANY = "mpirun has started too many ranks on this node"
 _ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGKILL)
 _STAND_IN = ("sh", "-c", 'exec "$DISTLAUNCH_MPI_PYTHON" -ISEc "$DISTLAUNCH_MPI_RANK"')
-_ABORTED = re.compile(r"MPI_ABORT was invoked on rank (\d+)|application called MPI_Abort\(.*\) - process (\d+)")
+_ABORTED = r"MPI_ABORT was invoked on rank (\d+)|application called MPI_Abort\(.*\) - process (\d+)"
 
 
 _LOOPBACK = dict.fromkeys(("OMPI_MCA_btl_tcp_if_include", "UCX_NET_DEVICES", "FI_TCP_IFACE"), "lo")
@@ -232,7 +232,7 @@ class World(Starter):
         if number:
             text, kind = cause.killed(mpirun.name, cause.signal_name(number), facts.oom_kills())
             return cause.of_node(host=host, node=node, message=text, kind=kind, time=mpirun.ended_at)
-        said, aborted = mpirun.said(), _ABORTED.search(mpirun.text())
+        said, aborted = mpirun.said(), re.search(_ABORTED, mpirun.text())
         kind = Failure.USER_CODE if aborted or not said else Failure.NODE
         # hydra's mpirun reports only errors of its own.
         by_rank = "a rank has called MPI_Abort, as its last lines report"

@@ -79,10 +79,11 @@ def handle(number: int, what: signal.Handlers) -> None:
 
 def options() -> List[str]:
     """The options this interpreter was started with, except a final -u; a `python` that is a script may add some."""
-    with open("/proc/self/cmdline", "rb") as file:
-        words = [os.fsdecode(word) for word in file.read().split(b"\0")]
+    words = list(getattr(sys, "orig_argv", ()))[1:]  # from Python 3.10 on
+    if not words:
+        with open("/proc/self/cmdline", "rb") as file:
+            words = [os.fsdecode(word) for word in file.read().split(b"\0")][1:]
     found: List[str] = []
-    words = list(getattr(sys, "orig_argv", words))[1:]  # from Python 3.10 on
     while words and words[0].startswith("-") and words[0] not in ("-", "-c", "-m"):
         count = 2 if re.fullmatch(_WITH_VALUE, words[0]) else 1
         found += words[:count]
