@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.ansible.conftest import Rack
 
-pytestmark = pytest.mark.ssh
+pytestmark = [pytest.mark.ssh, pytest.mark.halved]
 
 AGAIN = """
 import os, signal

@@ -1,6 +1,7 @@
 """A run of everything has a few of many tests, others at each commit; all of them run if requested by name.
 
-These are the public's scripts, of which a run has four, and tests marked `rotating`, of which it has two per function.
+These are the public's scripts, of which a run has four; tests marked `rotating`, of which it has two per function; and
+those marked `halved`, of which it has every second one in a file.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LOCAL = "test_local.py"
 """The other files need clusters of their own."""
 
 
-MARK = "rotating"
+MARK, HALVED = "rotating", "halved"
 FEW = 2
 """How many tests of a function with that mark."""
 
@@ -41,12 +42,17 @@ class Rotation:
             known = [*tests]
             if not is_requested(config, subjects.subject_of(relative(known[0]))):
                 unwanted |= {*known} - {*few(known, commit())}
+        for _, tests in groupby((item for item in items if item.get_closest_marker(HALVED)), lambda item: item.path):
+            known = [*tests]
+            if not is_requested(config, subjects.subject_of(relative(known[0]))) and not names_a_file(config):
+                unwanted |= {*known[commit() % 2 :: 2]}
         if unwanted:
             config.hook.pytest_deselected(items=[item for item in items if item in unwanted])
             items[:] = [item for item in items if item not in unwanted]
 
     def pytest_report_header(self) -> list[str]:
-        marked = f"of tests marked {MARK} {FEW} per function, others at each commit, if not requested by subject"
+        marked = f"of tests marked {MARK} {FEW} per function, and of those marked {HALVED} a half of each file"
+        marked += ", others at each commit, if not requested by subject"
         if is_requested(self.config, SUBJECT):
             return [marked]
         names = ", ".join(turn())
@@ -106,6 +112,11 @@ def is_requested(config: pytest.Config, subject: str) -> bool:
     """Whether the tests of a subject were requested by name."""
     named = f"{subjects.TESTS}/{subject}"
     return subject in config.getoption("subject") or any(named in str(word) for word in config.args)
+
+
+def names_a_file(config: pytest.Config) -> bool:
+    """Whether files were requested."""
+    return any(".py" in str(word) for word in config.args)
 
 
 def pytest_configure(config: pytest.Config) -> None:

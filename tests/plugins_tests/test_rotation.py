@@ -32,3 +32,14 @@ def test_all_run_if_their_subject_is_requested(words: tuple[str, ...], all_of_th
     assert done.returncode == 0, done.stdout[-2000:]
     assert (done.stdout.count(name) > rotation.FEW) is all_of_them
     assert done.stdout.count(name) >= rotation.FEW
+
+
+@pytest.mark.parametrize(("words", "counts"), [(("--subject=k8s",), {9}), ((), {4, 5})])
+def test_of_the_longest_files_a_full_run_has_a_half(words: tuple[str, ...], counts: set[int]) -> None:
+    others = [f"--ignore={path}" for path in sorted((ROOT / "tests").glob("*")) if path.name != "k8s"]
+    argv = (sys.executable, "-m", "pytest", "--collect-only", "-q", "-n0", *words, *others)
+
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert done.stdout.count("tests/k8s/test_taken.py::") in counts
