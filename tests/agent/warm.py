@@ -30,6 +30,8 @@ _LIMIT_S = 120
 _SERVER = """
 import importlib, json, os, signal, socket, sys
 sys.path[0], fd, modules = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+import distlaunch_agent.bytecode
+distlaunch_agent.bytecode.use()
 from distlaunch_agent import __main__, channel
 from distlaunch_agent.forkserver import ending, prefork, server, worker
 from distlaunch_agent.node.run import run
@@ -43,7 +45,7 @@ def agent(argv, env, cwd):
     os.setsid()
     os.chdir(cwd)
     worker.set_environment(env)
-    sys.argv[:] = argv[1:]
+    sys.argv[:] = argv[2:]
     (mine, server_end), (group, group_end), (said, stderr) = channel.Channel.pair(), channel.Channel.pair(), os.pipe()
     pid = os.fork()
     if not pid:
@@ -60,7 +62,7 @@ def agent(argv, env, cwd):
     os.close(stderr)
     processes.set_title(argv)
     try:
-        run(Job.read(argv[3]), int(argv[5]), os.dup(1), prefork.Forked(prefork.Process(pid), mine, group, said))
+        run(Job.read(argv[4]), int(argv[6]), os.dup(1), prefork.Forked(prefork.Process(pid), mine, group, said))
     except SystemExit as end:  # without taking torch apart
         sys.stderr.flush()
         os._exit(end.code)
