@@ -16,7 +16,7 @@ from launcher.console.node_warnings import NodeWarnings
 from launcher.console.places import Places
 from launcher.console.start_line import StartLine
 from launcher.runs.outcome import debugged
-from launcher.runs.reader import lost_text
+from launcher.runs.reader import hang_text, lost_text
 from launcher.runs.sources import JOB_OUTPUT, Source
 from launcher.system import amounts
 
@@ -115,8 +115,8 @@ class Announcer:
             )
         elif record.name in ("lines_lost", "hang"):
             self._workers.end_line()
-            hang = f"no progress for {fields.get('silent_s')} s: {fields.get('message')}"
-            output.warn(hang if record.name == "hang" else f"{self._place(node)}: {lost_text(fields)}")
+            lost = f"{self._place(node)}: {lost_text(fields)}"
+            output.warn(hang_text(fields) if record.name == "hang" else lost)
 
     def _gather(self, node: int, event: str, fields: dict[str, Any], now: float) -> None:
         """Take what many nodes may report alike: their waits and warnings."""

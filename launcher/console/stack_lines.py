@@ -19,25 +19,27 @@ def lines(found: Stacks, *, whole: bool) -> list[str]:
     """All groups; `whole`: with all frames, and the other threads."""
     shown: list[str] = []
     for group in found["groups"]:
-        shown += [f"{_who(group)} {group['summary']}", *_frames(group["frames"], whole=whole)]
-        for number, frames in enumerate(group["threads"] if whole else (), 1):
-            shown += [f"  thread {number}", *_frames(frames, whole=True)]
-        others = sum(not stack.is_idle(list(frames)) for frames in group["threads"])  # type: ignore[arg-type]
+        shown += [title(group), *frames(group["frames"], whole=whole)]
+        for number, calls in enumerate(group["threads"] if whole else (), 1):
+            shown += [f"  thread {number}", *frames(calls, whole=True)]
+        others = sum(not stack.is_idle(list(calls)) for calls in group["threads"])  # type: ignore[arg-type]
         if others and not whole:
             shown.append(f"  {others} other thread{'s' * (others > 1)}: --all")
     shown += [f"node {each['node']} ({each['host']}): {each['why']}" for each in found["silent"]]
     return shown or ["no rank runs now"]
 
 
-def _who(group: StackGroup) -> str:
+def title(group: StackGroup) -> str:
+    """Which ranks do what."""
     hosts = dict.fromkeys(group["hosts"])
-    return sentences.named(group["ranks"], lambda _: next(iter(hosts), ""))
+    return f"{sentences.named(group['ranks'], lambda _: next(iter(hosts), ''))} {group['summary']}"
 
 
-def _frames(frames: Sequence[StackFrame], *, whole: bool) -> Iterator[str]:
-    own = stack.own_frame(list(frames))  # type: ignore[arg-type]
-    for at, frame in enumerate(frames if whole else frames[:_SHOWN]):
+def frames(calls: Sequence[StackFrame], *, whole: bool) -> Iterator[str]:
+    """A line for each call; without `whole`, the innermost ones."""
+    own = stack.own_frame(list(calls))  # type: ignore[arg-type]
+    for at, frame in enumerate(calls if whole else calls[:_SHOWN]):
         text = f"  {frame['text']}" if at == own and frame.get("text") else ""
         yield f"    {frame['function']} ({frame['file']}:{frame['line']}){text}"
-    if len(frames) > _SHOWN and not whole:
-        yield f"    ... {len(frames) - _SHOWN} more: --all"
+    if len(calls) > _SHOWN and not whole:
+        yield f"    ... {len(calls) - _SHOWN} more: --all"

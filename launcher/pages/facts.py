@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from launcher.console import summary
+from launcher.console import stack_lines, summary
 from launcher.runs.outcome import EXIT_CODES
 from launcher.system import amounts
 
 if TYPE_CHECKING:
-    from launcher.results.report import Report
+    from launcher.results.report import Report, Taken
 
 
 def facts(report: Report) -> list[tuple[str, str]]:
@@ -32,6 +32,32 @@ def facts(report: Report) -> list[tuple[str, str]]:
         ("Outputs", report["output_dir"] or ""),
     ]
     return [(name, value) for name, value in found if value]
+
+
+def stacks(report: Report) -> list[dict[str, Any]]:
+    """What the ranks did when stacks were taken, the latest first: a title, a sentence, and groups with their calls."""
+    return [
+        {
+            "title": "When somebody asked" if each["reason"] == "request" else _hang(each),
+            "time": each["time"],
+            "message": each["message"],
+            "groups": [
+                {
+                    "title": stack_lines.title(group),
+                    "odd": bool({*group["ranks"]} & {*each["odd"]}),
+                    "lines": [line.strip() for line in stack_lines.frames(group["frames"], whole=True)],
+                }
+                for group in each["groups"]
+            ],
+        }
+        for each in reversed(report["stacks"])
+    ]
+
+
+def _hang(taken: Taken) -> str:
+    """How long it was silent, and what followed."""
+    followed = {"end": "the run was ended", "restart": "all workers were started again"}.get(taken["action"] or "", "")
+    return f"A hang, {taken['silent_s']} s without a line" + (f": {followed}" if followed else "")
 
 
 def tone(report: Report) -> str:

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from launcher.console import summary
-from launcher.pages.facts import facts
+from launcher.pages.facts import facts, stacks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 16
 _MOST_MOMENTS = 30
 _LAST_LINES = 30
+_CALLS = 12
 
 
 def markdown(report: Report) -> str:
@@ -34,6 +35,9 @@ def markdown(report: Report) -> str:
         parts += _startup(report["startup"])
     if report["moments"]:
         parts += _moments(report)
+    for taken in stacks(report):
+        calls = [line for group in taken["groups"] for line in (group["title"], *_innermost(group["lines"]))]
+        parts += [f"## {_plain(taken['title'])}", _plain(taken["message"]), _block("\n".join(calls))]
     if report["logs"]:
         log = report["logs"][0]
         lines = [line["text"] for line in log["lines"][-_LAST_LINES:]]
@@ -68,6 +72,11 @@ def _moments(report: Report) -> list[str]:
     left = len(report["moments"]) - len(shown)
     more = [f"{left} earlier events are not shown."] if left else []
     return ["## What happened when", _table(("Time", "What"), rows), *more]
+
+
+def _innermost(calls: Sequence[str]) -> list[str]:
+    more = [f"    ... {len(calls) - _CALLS} more"] if len(calls) > _CALLS else []
+    return [f"    {call}" for call in calls[:_CALLS]] + more
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from launcher.console import summary
 from launcher.pages import curves, gantt
-from launcher.pages.facts import facts, tone
+from launcher.pages.facts import facts, stacks, tone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _DIRECTORY = os.path.dirname(__file__)
 _SECTIONS = (
     ("cause", "Cause"), ("findings", "Findings"), ("run", "Run"), ("start", "Start-up"), ("time", "Time line"),
-    ("loss", "Loss"), ("samples", "Samples"), ("nodes", "Nodes"), ("logs", "Logs"), ("settings", "Settings"),
+    ("stacks", "Stacks"), ("loss", "Loss"), ("samples", "Samples"), ("nodes", "Nodes"), ("logs", "Logs"), ("settings", "Settings"),
     ("again", "Start again"),
 )  # fmt: skip
 
@@ -37,6 +37,7 @@ def html(report: Report) -> str:
         "findings": not report["observations"],
         "start": report["startup"] is None,
         "time": not (report["rounds"] or report["moments"]),
+        "stacks": not report["stacks"],
         "loss": not pictures["loss"],
     }
     nodes = report["startup"]["nodes"] if report["startup"] else []
@@ -52,6 +53,7 @@ def html(report: Report) -> str:
         cause=_cause(report["explanation"]),
         facts=facts(report),
         pictures=pictures,
+        stacks=stacks(report),
         phases=[("queued" if name == "queue" else name, kind) for name, kind in gantt.CLASSES.items()],
         start_rows=[_lengths(node) for node in shown],
         hidden_nodes=len(nodes) - len(shown),

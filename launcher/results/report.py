@@ -6,6 +6,7 @@ from typing import Literal, TypedDict
 
 from launcher.results.cluster import Setting  # noqa: TC001 - schemas are made from the types
 from launcher.results.run import Status
+from launcher.results.stacks import StackGroup  # noqa: TC001
 
 PhaseName = Literal["queue", "agent", "import", "rendezvous", "workers", "first line"]
 """What a node's start-up consists of, in this order."""
@@ -113,6 +114,28 @@ class Observation(TypedDict):
     """The nodes that it is about; none for the run as a whole."""
 
 
+class Taken(TypedDict):
+    """What the ranks did at one time: at a hang, or when somebody asked."""
+
+    time: float
+    """Unix seconds."""
+
+    reason: Literal["hang", "request"]
+    message: str
+    """What they did, in one line."""
+
+    odd: list[int]
+    """At a hang, the ranks for which the others waited; none if that could not be told."""
+
+    silent_s: float | None
+    """For how long no rank had written a line, at a hang."""
+
+    action: str | None
+    """At a hang, what followed: `warn`, `end` or `restart`."""
+
+    groups: list[StackGroup]
+
+
 class LogLine(TypedDict):
     """One line of a worker."""
 
@@ -150,6 +173,9 @@ class Report(Status):
     moments: list[Moment]
     samples: list[Series]
     progress_curves: list[ProgressCurve]
+    stacks: list[Taken]
+    """The latest stacks that were taken."""
+
     missing: list[str]
     """What this report lacks, and why."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from launcher.runs.reader import lost_text
+from launcher.runs.reader import hang_text, lost_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,6 +149,9 @@ class History:
 
     def _on_warning(self, node: int, fields: dict[str, Any], attempt: int, when: float) -> None:
         self._note(node, attempt, "warning", str(fields.get("message")), when)
+
+    def _on_hang(self, node: int, fields: dict[str, Any], attempt: int, when: float) -> None:
+        self._note(node, attempt, "warning", hang_text(fields), when)
 
     def _on_lines_lost(self, node: int, fields: dict[str, Any], attempt: int, when: float) -> None:
         self._note(node, attempt, "warning", lost_text(fields), when)

@@ -97,6 +97,11 @@ def lost_text(fields: Mapping[str, Any]) -> str:
     return f"{count}{of} {'was' if lines == 1 else 'were'} not kept: {fields.get('reason')}"
 
 
+def hang_text(fields: Mapping[str, Any]) -> str:
+    """A `hang` event as text."""
+    return f"no progress for {fields.get('silent_s')} s: {fields.get('message')}"
+
+
 def parse_ranks(text: str) -> Wanted | None:
     """Parse `all` (None), or numbers and ranges like `0,3-5`. Raises `ValueError`."""
     if text.strip() == "all":

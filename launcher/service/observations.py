@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from launcher.results.progress import Finding
-    from launcher.results.report import Observation, Series
+    from launcher.results.report import Observation, Series, Taken
     from launcher.results.run import RunState
 
 _IDLE_PERCENT = 10.0
@@ -24,6 +24,20 @@ def of_run(state: RunState, series: Sequence[Series], odd: Sequence[Finding]) ->
     hosts = {node["node"]: node["host"] for node in state["nodes"]}
     found = [*_lost(state), *_stragglers(odd), *(each for one in series for each in _of_series(one, hosts))]
     return sorted(found, key=lambda each: each["level"] != "problem")
+
+
+def of_hangs(taken: Sequence[Taken]) -> list[Observation]:
+    """The hangs that the watchdog has reported."""
+    return [
+        {
+            "level": "problem",
+            "title": "The run hung",
+            "detail": f"no progress for {each['silent_s']} s: {each['message']}",
+            "nodes": sorted({node for one in each["groups"] if {*one["ranks"]} & {*each["odd"]} for node in one["nodes"]}),
+        }
+        for each in taken
+        if each["reason"] == "hang"
+    ]
 
 
 def _lost(state: RunState) -> Iterator[Observation]:

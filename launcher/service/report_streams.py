@@ -1,0 +1,128 @@
+"""What a report needs of the streams of a run's nodes, read in one pass, or as they grow."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from launcher.errors import BackendUnavailableError, StorageError
+from launcher.runs import sample_series, samples
+from launcher.runs.history import History
+from launcher.runs.taken_stacks import TakenStacks
+from launcher.runs.tails import StreamSearch
+from launcher.service import logs
+from launcher.system import amounts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from launcher.agent.protocol import Event
+    from launcher.results.report import LogLine, RankLog
+    from launcher.results.run import RunState
+    from launcher.runs.records import Run
+    from launcher.runs.samples import NodeSample
+    from launcher.runs.tails import TailLine
+
+_LOG_BYTES = 200_000
+"""How much text of all ranks a report has."""
+
+_RANK_BYTES, _RANK_LEAST_BYTES = 20_000, 1_000
+_LINE_CHARACTERS = 400
+_LONG_S = 4 * 3600.0
+"""Of a longer run, only the samples that name all fields are read."""
+
+_CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
+"""Terminal codes."""
+
+_ALL_LINES, _LEAST_LINES, _MOST_LINES = 4000, 20, 200
+_QUIET = frozenset({"sample", "first_line"})
+"""Events that do not change a run's state."""
+
+
+class ReportStreams:
+    """Takes the streams of all nodes."""
+
+    def __init__(self, run: Run, state: RunState) -> None:
+        self._run = run
+        self.history = History(run.hosts, None if run.attempt else run.created or None)
+        self.stacks = TakenStacks(run.hosts)
+        self.news = False
+        """Whether anything has arrived that may have changed the run's state; whoever reads it resets it."""
+
+        ranks = sum(len(node["ranks"]) for node in state["nodes"]) or 1
+        all_samples = (state["duration_s"] or 0.0) < _LONG_S
+        kept = max(_LEAST_LINES, min(_MOST_LINES, _ALL_LINES // ranks))
+        self._seen: set[int] = set()
+        self._samples = {node: samples.Series(2 * sample_series.POINTS) for node in range(len(run.hosts))}
+        self._nodes = {node: StreamSearch(node, kept, all_samples=all_samples) for node in range(len(run.hosts))}
+
+    def read(self) -> str:
+        """Read all streams to their ends. Returns why not all of them could be read, if so."""
+        if self._run.private:
+            return self._run.private
+        try:
+            for source, block in logs.blocks(self._run, self._nodes, follow=False):
+                if isinstance(source, int):
+                    self.feed(source, block)
+        except (StorageError, BackendUnavailableError) as error:
+            return f"not all output could be read: {error.message}"
+        for node, search in self._nodes.items():
+            self._take(node, search.close())
+        return ""
+
+    def feed(self, node: int, block: bytes) -> None:
+        """Take what follows in a node's stream, split anywhere."""
+        if node in self._nodes:
+            self._seen.add(node)
+            self._take(node, self._nodes[node].feed(block))
+
+    def silent(self) -> str:
+        """Which nodes have sent nothing, in words; empty if all have."""
+        silent = [node for node in self._nodes if node not in self._seen]
+        return f"node{'s' * (len(silent) > 1)} {amounts.listed(silent, 10)}" if silent else ""
+
+    def samples(self) -> dict[int, Sequence[NodeSample]]:
+        """The samples of each node that has sent some."""
+        return {node: kept for node, series in self._samples.items() if (kept := series.samples)}
+
+    def logs(self, state: RunState) -> tuple[list[RankLog], int]:
+        """The last lines of each rank, those of the first cause's rank first; and how many ranks had no room."""
+        found = [(rank, node, lines) for node, search in self._nodes.items() for rank, lines in search.lines().items()]
+        cause = state["cause"]
+        guilty = cause.get("rank") if cause else None
+        found.sort(key=lambda each: (each[0] != guilty, each[0], each[1]))
+        most = _LOG_BYTES // _RANK_LEAST_BYTES
+        room = min(_RANK_BYTES, _LOG_BYTES // max(1, min(len(found), most)))
+        hosts = [node["host"] for node in state["nodes"]] + self._run.hosts[len(state["nodes"]) :]
+        kept: list[RankLog] = [
+            {"rank": rank, "node": node, "host": hosts[node], "lines": _fitting(lines, room)}
+            for rank, node, lines in found[:most]
+        ]
+        return kept, len(found) - len(kept)
+
+    def _take(self, node: int, events: Iterable[Event]) -> None:
+        for event in events:
+            self.news = self.news or event.name not in _QUIET
+            self.history.add(node, event)
+            self.stacks.add(node, event)
+            self._samples[node].add(event)
+
+
+def _fitting(lines: list[TailLine], room: int) -> list[LogLine]:
+    """The last of these lines, as text, that fit into so many bytes."""
+    found: list[LogLine] = []
+    for line in reversed(lines):
+        text = _shown(line.text)
+        room -= len(text.encode()) + 1
+        if room < 0 and found:
+            break
+        found.append({"stderr": line.stderr, "text": text})
+    return found[::-1]
+
+
+def _shown(line: bytes) -> str:
+    """What a terminal would show of the line in the end, without its colours."""
+    text = _CODES.sub("", line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace").expandtabs(4))
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    return text if len(text) <= _LINE_CHARACTERS else f"{text[:_LINE_CHARACTERS]} …"
