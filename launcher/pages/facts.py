@@ -60,8 +60,8 @@ def _hang(taken: Taken) -> str:
     return f"A hang, {taken['silent_s']} s without a line" + (f": {followed}" if followed else "")
 
 
-def tone(report: Report) -> str:
-    """`good`, `bad`, `warn` or `live`, by the run's state."""
-    if report["state"] not in EXIT_CODES:
-        return "warn" if report["state"] == "unknown" else "live"
-    return "good" if report["state"] == "success" else "bad" if report["state"] == "failed" else "warn"
+def tone(state: str) -> str:
+    """`good`, `bad`, `warn` or `live`, by the state of a run."""
+    if state not in EXIT_CODES:
+        return "warn" if state == "unknown" else "live"
+    return "good" if state == "success" else "bad" if state == "failed" else "warn"

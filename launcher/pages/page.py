@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import os
-import time
 from typing import TYPE_CHECKING, Any
 
-import jinja2
 from markupsafe import Markup
 
 from launcher.console import summary
-from launcher.pages import curves, gantt
+from launcher.pages import curves, gantt, template
 from launcher.pages.facts import facts, stacks, tone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from launcher.pages.template import Live
     from launcher.results.report import NodeStart, Report
 
-_DIRECTORY = os.path.dirname(__file__)
 _SECTIONS = (
     ("cause", "Cause"), ("findings", "Findings"), ("run", "Run"), ("start", "Start-up"), ("time", "Time line"),
     ("stacks", "Stacks"), ("loss", "Loss"), ("samples", "Samples"), ("nodes", "Nodes"), ("logs", "Logs"), ("settings", "Settings"),
@@ -28,9 +23,8 @@ _SECTIONS = (
 )  # fmt: skip
 
 
-def html(report: Report) -> str:
-    """The whole page."""
-    style, script = _own("report.css"), _own("report.js")
+def html(report: Report, live: Live | None = None) -> str:
+    """The whole page; `live`: as `distlaunch serve` shows it."""
     pictures = _pictures(report)
     empty = {
         "cause": not report["explanation"],
@@ -43,12 +37,12 @@ def html(report: Report) -> str:
     nodes = report["startup"]["nodes"] if report["startup"] else []
     shown = gantt.slowest(nodes) if nodes else []
     settings = report["settings"].items()
-    return _environment().get_template("report.html").render(
+    return template.rendered(
+        "report.html",
+        live,
+        ("report.js",),
         report=report,
-        style=Markup(style),  # noqa: S704 - our own file
-        script=Markup(script),  # noqa: S704
-        policy=_policy(style, script),
-        tone=tone(report),
+        tone=tone(report["state"]),
         sections=[(key, name) for key, name in _SECTIONS if not empty.get(key)],
         cause=_cause(report["explanation"]),
         facts=facts(report),
@@ -62,35 +56,6 @@ def html(report: Report) -> str:
         chosen=[(name, each) for name, each in settings if each["source"] != "default"],
         defaults=[(name, each) for name, each in settings if each["source"] == "default"],
     )  # fmt: skip
-
-
-def _environment() -> jinja2.Environment:
-    found = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_DIRECTORY), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    found.filters |= {
-        "duration": summary.duration,
-        "sentence": lambda text: text[:1].upper() + text[1:] + ".",
-        "clock": lambda when: time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when)),
-        "when": lambda when: time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(when)),
-        "ranks": lambda ranks: summary.ranks_text(tuple(ranks)),
-        "value": _value,
-    }
-    return found
-
-
-def _own(name: str) -> str:
-    with open(os.path.join(_DIRECTORY, name), encoding="utf-8") as file:
-        return file.read()
-
-
-def _policy(style: str, script: str) -> str:
-    """Only this style and this script apply, whatever a run has written; nothing is fetched or sent."""
-    hashes = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in (style, script)]
-    return (
-        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
 
 
 def _cause(lines: list[str]) -> dict[str, list[str]]:
@@ -127,13 +92,3 @@ def _pictures(report: Report) -> Mapping[str, Any]:
 
 def _markup(svg: str) -> Markup:
     return Markup(svg)  # noqa: S704 - drawsvg has escaped every text in it
-
-
-def _value(value: object) -> str:
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    return (
-        {True: "true", False: "false", None: ""}.get(value, str(value))
-        if isinstance(value, (bool, type(None)))
-        else str(value)
-    )

@@ -1,9 +1,6 @@
 "use strict";
 (() => {
-  const box = document.getElementById("search");
-  const found = document.getElementById("found");
-  const logs = [...document.querySelectorAll(".log")];
-  const texts = new Map(logs.map((log) => [log, [...log.querySelectorAll("pre > span")]]));
+  const known = new Set();
 
   const plain = (line) => {
     for (const mark of line.querySelectorAll("mark")) mark.replaceWith(mark.textContent);
@@ -23,13 +20,14 @@
     line.replaceChildren(...parts, text.slice(from));
   };
 
-  const search = () => {
-    const words = box.value.toLowerCase();
+  // `again`: the lines have changed, not the words; what was folded stays as it is.
+  const search = (again) => {
+    const words = document.getElementById("search").value.toLowerCase();
     let lines = 0;
     let ranks = 0;
-    for (const [log, spans] of texts) {
+    for (const log of known) {
       let hits = 0;
-      for (const span of spans) {
+      for (const span of log.querySelectorAll("pre > span")) {
         plain(span);
         const fits = words !== "" && span.textContent.toLowerCase().includes(words);
         span.hidden = words !== "" && !fits;
@@ -38,22 +36,36 @@
           hits += 1;
         }
       }
+      const appeared = log.hidden && hits > 0;
       log.hidden = words !== "" && hits === 0;
-      if (words !== "") log.open = hits > 0;
+      if (again && !appeared) { /* as it is */ }
+      else if (words !== "") log.open = hits > 0;
       else log.open = log.hasAttribute("data-first");
       lines += hits;
       ranks += hits > 0 ? 1 : 0;
     }
-    found.textContent = words === "" ? "" : `${lines} lines of ${ranks} ranks`;
+    document.getElementById("found").textContent = words === "" ? "" : `${lines} lines of ${ranks} ranks`;
   };
 
   const toEnd = (log) => { const pre = log.querySelector("pre"); pre.scrollTop = pre.scrollHeight; };
-  for (const log of logs) {
-    log.addEventListener("toggle", () => toEnd(log));
-    if (log.open) toEnd(log);
-  }
+  const collect = () => {
+    for (const log of known) if (!log.isConnected) known.delete(log);
+    for (const log of document.querySelectorAll(".log")) {
+      if (known.has(log)) continue;
+      known.add(log);
+      log.addEventListener("toggle", () => toEnd(log));
+      if (log.open) toEnd(log);
+    }
+  };
+  collect();
 
-  if (box) box.addEventListener("input", search);
+  // `distlaunch serve` replaces what has changed.
+  document.addEventListener("input", (event) => { if (event.target.id === "search") search(false); });
+  document.addEventListener("changed", () => {
+    collect();
+    const now = document.getElementById("search");
+    if (now && now.value !== "") search(true);
+  });
 
   const printed = [...document.querySelectorAll("details.printed")];
   addEventListener("beforeprint", () => printed.forEach((each) => { each.dataset.was = each.open; each.open = true; }));

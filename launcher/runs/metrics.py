@@ -50,11 +50,21 @@ FAMILIES = {
     "rank_memory_bytes": "Memory of a rank; shared pages count in each.",
     "rank_lines": "Lines that a rank has written.",
     "rank_step": "The step that a rank tells.",
+    "serve_viewers": "Pages of `distlaunch serve` that are open.",
+    "serve_reads": "How often `distlaunch serve` has read a run, or the list of runs, for its pages.",
 }
 """Every metric, without `distlaunch_`, and its help."""
 
 COUNTERS = frozenset(
-    {"run_restarts", "run_held_seconds", "run_lost_seconds", "run_gpu_seconds", "node_lost_lines", "rank_lines"}
+    {
+        "run_restarts",
+        "run_held_seconds",
+        "run_lost_seconds",
+        "run_gpu_seconds",
+        "node_lost_lines",
+        "rank_lines",
+        "serve_reads",
+    }
 )
 """Those that only grow: their samples end in `_total`."""
 

@@ -1,0 +1,1 @@
+"""`distlaunch serve`: the pages of all runs, on this machine only (docs/serve.md)."""

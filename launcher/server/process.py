@@ -1,0 +1,126 @@
+"""The server itself: its socket, its token, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+from launcher.errors import RequestError
+from launcher.server.access import Access, is_loopback
+from launcher.server.app import Pages
+from launcher.system import storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from launcher.results.serve import Serving
+
+_MOST_CONNECTIONS = 256
+_CLOSE_S = 3
+"""For so long answers may be finished at the end."""
+
+
+def serve(directory: Path, *, host: str, port: int, token_file: str | None, ready: Callable[[Serving], None]) -> None:
+    """Serve the runs of this directory until SIGINT or SIGTERM; `ready` is called once it can be reached.
+
+    Raises `RequestError` if it must not or cannot listen there, and `StorageError` for the token's file.
+    """
+    with _listening(host, port) as listener, _token(token_file) as token:
+        address, number = listener.getsockname()[:2]
+        shown = f"[{address}]" if ":" in address else address
+        found: Serving = {
+            "url": f"http://{shown}:{number}/?token={token}",
+            "host": address,
+            "port": number,
+            "token_file": None if token_file is None else os.path.abspath(token_file),
+        }
+        with _kept_signals():
+            asyncio.run(_run(directory, listener, token, lambda: ready(found)))
+
+
+@contextmanager
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
+    """The socket."""
+    if not is_loopback(host):
+        hint = f"from elsewhere: ssh -L {port or 8000}:127.0.0.1:{port or 8000} {socket.gethostname()}"
+        raise RequestError(f"--host {host}: pages are only served on this machine", hint=f"leave --host out; {hint}")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as found:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after a server that has just ended
+        try:
+            found.bind((host.strip("[]"), port))
+            found.listen(128)
+        except OSError as error:
+            hint = "without --port, a free one is taken"
+            raise RequestError(f"cannot listen on port {port} of {host}: {error.strerror}", hint=hint) from error
+        yield found
+
+
+@contextmanager
+def _token(path: str | None) -> Iterator[str]:
+    """A new token; with a path, its file for the time in which it is valid."""
+    token = secrets.token_urlsafe(32)
+    if path is None:
+        yield token
+        return
+    storage.write_whole(path, f"{token}\n".encode(), mode=0o600)
+    try:
+        yield token
+    finally:
+        with suppress(OSError):
+            with open(path, encoding="utf-8") as file:
+                own = file.read().strip() == token  # not the one of a later server
+            if own:
+                os.unlink(path)
+
+
+@contextmanager
+def _kept_signals() -> Iterator[None]:
+    """uvicorn raises the signals that have ended it once more, when it has ended: then they do nothing."""
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+async def _run(directory: Path, listener: socket.socket, token: str, ready: Callable[[], None]) -> None:
+    server: _Server | None = None
+    pages = Pages(directory, lambda: server is not None and server.should_exit)
+    app = Access(pages.app(), token, f"distlaunch-{listener.getsockname()[1]}")
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="off", ws="none", http="h11", loop="asyncio",
+        proxy_headers=False, server_header=False, limit_concurrency=_MOST_CONNECTIONS,
+        timeout_graceful_shutdown=_CLOSE_S,
+    )  # fmt: skip
+    server = _Server(config, ready, pages.channels.close)
+    await server.serve(sockets=[listener])
+    pages.channels.close()
+
+
+class _Server(uvicorn.Server):
+    """Tells when it can be reached, and ends streams of events when it has to end."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], ending: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready, self._ending = ready, ending
+        self._loop = asyncio.get_running_loop()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        await super().startup(sockets)
+        self._ready()
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """A signal has arrived."""
+        super().handle_exit(sig, frame)
+        self._loop.call_soon_threadsafe(self._ending)
