@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from distlaunch._plan import Plan, plan, submit
     from distlaunch._result import Cause, Result
     from distlaunch._run import Run, get, prune, runs
+    from distlaunch._serve import serve
     from distlaunch._torchrun import torchrun
     from launcher import __version__
     from launcher.errors import (
@@ -70,6 +71,7 @@ __all__ = [
     "plan",
     "prune",
     "runs",
+    "serve",
     "settings",
     "submit",
     "torchrun",
@@ -91,6 +93,7 @@ _MODULES = {
     "distlaunch._plan": ("Plan", "plan", "submit"),
     "distlaunch._result": ("Cause", "Result"),
     "distlaunch._run": ("Run", "get", "prune", "runs"),
+    "distlaunch._serve": ("serve",),
     "distlaunch._torchrun": ("torchrun",),
     "launcher": ("__version__",),
 }

@@ -13,6 +13,7 @@ from tests.imports import ROOT, circle, files, imports_within, named, resolved
 TREES = ("launcher", "distlaunch", "train", "testbed", "tests", "benchmarks")
 LAYERS = (
     {"cli", "__main__"},
+    {"server"},
     {"torchrun", "service"},
     {"console", "doctor", "pages"},
     {"backends"},

@@ -17,6 +17,8 @@ from tests.imports import ROOT, files, named
         ("rich", "launcher/console"),
         ("kubernetes", "launcher/backends/kubernetes"),
         ("drawsvg", "launcher/pages"),
+        ("starlette", "launcher/server"),
+        ("uvicorn", "launcher/server"),
     ],
 )
 def test_a_library_is_imported_in_one_package_only(library: str, directory: str) -> None:

@@ -6,7 +6,7 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
-from launcher.console import stack_lines, summary
+from launcher.console import progress_text, stack_lines, summary
 from launcher.runs.outcome import EXIT_CODES
 from launcher.system import amounts
 
@@ -27,6 +27,7 @@ def facts(report: Report) -> list[tuple[str, str]]:
         ("Submitted", time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(created)) if created else ""),
         ("Waited", "" if report["queued_s"] is None else summary.duration(report["queued_s"])),
         ("Took", "" if report["duration_s"] is None else summary.duration(report["duration_s"])),
+        ("Progress", progress_text.line(report["progress"]) if report["progress"] else ""),
         ("Exit code", "" if report["exit_code"] is None else str(report["exit_code"])),
         ("Directory", report["path"]),
         ("Outputs", report["output_dir"] or ""),

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _SECTIONS = (
     ("cause", "Cause"), ("findings", "Findings"), ("run", "Run"), ("start", "Start-up"), ("time", "Time line"),
-    ("stacks", "Stacks"), ("loss", "Loss"), ("samples", "Samples"), ("nodes", "Nodes"), ("logs", "Logs"), ("settings", "Settings"),
-    ("again", "Start again"),
+    ("stacks", "Stacks"), ("loss", "Loss"), ("samples", "Samples"), ("nodes", "Nodes"), ("logs", "Logs"),
+    ("settings", "Settings"), ("again", "Start again"),
 )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from launcher.results import cluster, files, metrics, race, report, run, stacks, top
+from launcher.results import cluster, files, metrics, race, report, run, serve, stacks, top
 
 
 class Error(TypedDict):
@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[type, ...]] = {
     "stacks": (stacks.Stacks,),
     "report": (report.Written, report.Report),
     "metrics": (metrics.Metrics,),
+    "serve": (serve.Serving,),
     "attach": (run.Followed, run.Started),
     "wait": (run.Waited,),
     "shell": (),

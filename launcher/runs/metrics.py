@@ -68,6 +68,9 @@ COUNTERS = frozenset(
 )
 """Those that only grow: their samples end in `_total`."""
 
+EOF = "# EOF\n"
+"""The last line."""
+
 
 class Sample(NamedTuple):
     """One value."""
@@ -100,7 +103,7 @@ class Page:
                 lines.append(f"# TYPE distlaunch_{name} {'counter' if counts else 'gauge'}")
                 lines.append(f"# HELP distlaunch_{name} {about}")
                 lines += [_line(sample, "_total" if counts else "") for sample in samples]
-        return "\n".join([*lines, "# EOF"]) + "\n"
+        return "\n".join([*lines, EOF])
 
 
 def _line(sample: Sample, suffix: str) -> str:

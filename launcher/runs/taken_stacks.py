@@ -57,7 +57,7 @@ class TakenStacks:
             self._answer(node, event.fields["groups"], when, attempt)
 
     def found(self) -> list[Taken]:
-        """The latest ones, in order. Those that led to a hang are told with it."""
+        """The latest ones, in order. A hang has those that were taken for it."""
         found = [self._of_hang(when, fields) for when, fields in self._hangs]
         for each in self._answers:
             groups = grouped(one for of_node in each.groups.values() for one in of_node)

@@ -1,4 +1,4 @@
-"""Who may see the pages: whoever knows the token, by a name of this machine, and only to look."""
+"""Access to the pages: with the token, by a name of this machine, and only to read."""
 
 from __future__ import annotations
 

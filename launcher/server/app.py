@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from launcher.errors import LaunchError
 from launcher.runs import directories
+from launcher.runs.metrics import EOF, Page
 from launcher.server import views
 from launcher.server.channels import Channels
 from launcher.server.event_stream import EventStream
@@ -90,15 +91,12 @@ class Pages:
         """Metrics of all runs that have not ended, or not long ago."""
         async with self._lock:  # several scrapers at once are one reader
             if time.monotonic() - self._made > _METRICS_S:
-                self._metrics = await asyncio.to_thread(self._made_metrics, dict(self.channels.counts()))
+                self._metrics = await asyncio.to_thread(lambda: metrics.page(metrics.recent(self._directory)).text())
                 self._made = time.monotonic()
-        return Response(self._metrics, media_type=_OPENMETRICS)
-
-    def _made_metrics(self, own: dict[str, int]) -> str:
-        page = metrics.page(metrics.recent(self._directory))
-        for name, value in own.items():
-            page.add(name, value)
-        return page.text()
+        own = Page()
+        for name, value in self.channels.counts():
+            own.add(name, value)
+        return Response(self._metrics.removesuffix(EOF) + own.text(), media_type=_OPENMETRICS)
 
     async def _channel(self, name: str) -> Channel:
         """What that name stands for. Raises `RunNotFoundError`, or `_MovedError` with the whole id of a part of one."""

@@ -1,4 +1,4 @@
-"""One reader for each page, however many browsers show it, and none while nobody looks."""
+"""One reader for each page, however many browsers show it, and none while no one looks."""
 
 from __future__ import annotations
 

@@ -19,19 +19,19 @@ _BEAT_S = 15.0
 """Proxies and tunnels end connections on which nothing is sent."""
 
 _SEND_S = 30.0
-"""A browser that takes nothing for so long has gone."""
+"""A browser that takes nothing for this time has gone."""
 
 _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
 
 
 class EventStream:
-    """An answer that goes on until its browser leaves, nothing more can change, or the server ends."""
+    """An answer that continues until its browser leaves, nothing more can change, or the server ends."""
 
     def __init__(self, channel: Channel, version: str, closing: Callable[[], bool]) -> None:
         """`version`: the one that the browser has."""
         self._channel, self._version, self._closing = channel, version, closing
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         """Send events; ends with the first of sending and the browser's connection."""
         self._channel.look()
         tasks = [asyncio.ensure_future(each) for each in (self._send(send), _left(receive))]

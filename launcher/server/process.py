@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import secrets
 import signal
 import socket
+import threading
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import uvicorn
 
@@ -24,8 +26,17 @@ if TYPE_CHECKING:
     from launcher.results.serve import Serving
 
 _MOST_CONNECTIONS = 256
-_CLOSE_S = 3
-"""For so long answers may be finished at the end."""
+_START_S, _CLOSE_S = 30, 3
+"""How long the start, and answers at the end, may take."""
+
+
+class _Open(NamedTuple):
+    """What is there before the first request."""
+
+    directory: Path
+    listener: socket.socket
+    token: str
+    serving: Serving
 
 
 def serve(directory: Path, *, host: str, port: int, token_file: str | None, ready: Callable[[Serving], None]) -> None:
@@ -33,17 +44,38 @@ def serve(directory: Path, *, host: str, port: int, token_file: str | None, read
 
     Raises `RequestError` if it must not or cannot listen there, and `StorageError` for the token's file.
     """
+    with _opened(directory, host, port, token_file) as found, _kept_signals():
+        asyncio.run(_run(found, lambda _: ready(found.serving)))
+
+
+@contextmanager
+def background(directory: Path, *, port: int, token_file: str | None) -> Iterator[Serving]:
+    """The same from a thread, to the end of the block."""
+    started: queue.SimpleQueue[_Server] = queue.SimpleQueue()
+    with _opened(directory, "127.0.0.1", port, token_file) as found:
+        thread = threading.Thread(target=lambda: asyncio.run(_run(found, started.put)), daemon=True, name="serve")
+        thread.start()
+        server = started.get(timeout=_START_S)
+        try:
+            yield found.serving
+        finally:
+            server.handle_exit(signal.SIGINT, None)
+            thread.join(2 * _CLOSE_S)
+
+
+@contextmanager
+def _opened(directory: Path, host: str, port: int, token_file: str | None) -> Iterator[_Open]:
+    """The socket and the token."""
     with _listening(host, port) as listener, _token(token_file) as token:
         address, number = listener.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
-        found: Serving = {
+        serving: Serving = {
             "url": f"http://{shown}:{number}/?token={token}",
             "host": address,
             "port": number,
             "token_file": None if token_file is None else os.path.abspath(token_file),
         }
-        with _kept_signals():
-            asyncio.run(_run(directory, listener, token, lambda: ready(found)))
+        yield _Open(directory, listener, token, serving)
 
 
 @contextmanager
@@ -93,24 +125,24 @@ def _kept_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-async def _run(directory: Path, listener: socket.socket, token: str, ready: Callable[[], None]) -> None:
+async def _run(found: _Open, ready: Callable[[_Server], None]) -> None:
     server: _Server | None = None
-    pages = Pages(directory, lambda: server is not None and server.should_exit)
-    app = Access(pages.app(), token, f"distlaunch-{listener.getsockname()[1]}")
+    pages = Pages(found.directory, lambda: server is not None and server.should_exit)
+    app = Access(pages.app(), found.token, f"distlaunch-{found.serving['port']}")
     config = uvicorn.Config(
         app, log_config=None, access_log=False, lifespan="off", ws="none", http="h11", loop="asyncio",
         proxy_headers=False, server_header=False, limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=_CLOSE_S,
     )  # fmt: skip
     server = _Server(config, ready, pages.channels.close)
-    await server.serve(sockets=[listener])
+    await server.serve(sockets=[found.listener])
     pages.channels.close()
 
 
 class _Server(uvicorn.Server):
     """Tells when it can be reached, and ends streams of events when it has to end."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], ending: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, ready: Callable[[_Server], None], ending: Callable[[], None]) -> None:
         super().__init__(config)
         self._ready, self._ending = ready, ending
         self._loop = asyncio.get_running_loop()
@@ -118,9 +150,10 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen."""
         await super().startup(sockets)
-        self._ready()
+        self._ready(self)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """A signal has arrived."""
+        """A signal has arrived, or what a signal would ask for is wanted from another thread."""
         super().handle_exit(sig, frame)
-        self._loop.call_soon_threadsafe(self._ending)
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._ending)

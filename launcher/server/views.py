@@ -129,4 +129,5 @@ def problem(version: str, error: LaunchError) -> View:
 
 def _view(version: str, title: str, text: str, data: Mapping[str, Any], *, status: int = 200, ended: str = "") -> View:
     whole = text.encode(errors="backslashreplace").decode()
-    return View(version, title, whole, template.parts(whole), template.policy_in(whole), storage.encode_json(data), status, ended)
+    shown, policy = template.parts(whole), template.policy_in(whole)
+    return View(version, title, whole, shown, policy, storage.encode_json(data), status, ended)

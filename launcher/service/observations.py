@@ -26,18 +26,14 @@ def of_run(state: RunState, series: Sequence[Series], odd: Sequence[Finding]) ->
     return sorted(found, key=lambda each: each["level"] != "problem")
 
 
-def of_hangs(taken: Sequence[Taken]) -> list[Observation]:
+def of_hangs(taken: Sequence[Taken]) -> Iterator[Observation]:
     """The hangs that the watchdog has reported."""
-    return [
-        {
-            "level": "problem",
-            "title": "The run hung",
-            "detail": f"no progress for {each['silent_s']} s: {each['message']}",
-            "nodes": sorted({node for one in each["groups"] if {*one["ranks"]} & {*each["odd"]} for node in one["nodes"]}),
-        }
-        for each in taken
-        if each["reason"] == "hang"
-    ]
+    for each in taken:
+        if each["reason"] == "hang":
+            odd = [group for group in each["groups"] if {*group["ranks"]} & {*each["odd"]}]
+            detail = f"no progress for {each['silent_s']} s: {each['message']}"
+            nodes = sorted({node for group in odd for node in group["nodes"]})
+            yield {"level": "problem", "title": "The run hung", "detail": detail, "nodes": nodes}
 
 
 def _lost(state: RunState) -> Iterator[Observation]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from launcher.errors import BackendUnavailableError, StorageError
 from launcher.runs import sample_series, samples
 from launcher.runs.history import History
-from launcher.runs.taken_stacks import TakenStacks
 from launcher.runs.tails import StreamSearch
+from launcher.runs.taken_stacks import TakenStacks
 from launcher.service import logs
 from launcher.system import amounts
 
@@ -47,7 +47,7 @@ class ReportStreams:
         self.history = History(run.hosts, None if run.attempt else run.created or None)
         self.stacks = TakenStacks(run.hosts)
         self.news = False
-        """Whether anything has arrived that may have changed the run's state; whoever reads it resets it."""
+        """Whether anything has arrived that may have changed the run's state; a reader resets it."""
 
         ranks = sum(len(node["ranks"]) for node in state["nodes"]) or 1
         all_samples = (state["duration_s"] or 0.0) < _LONG_S

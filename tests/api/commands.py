@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
+from urllib.error import URLError
+from urllib.parse import parse_qs, urlsplit
+from urllib.request import Request, urlopen
+
+import pytest
 
 import distlaunch
 from tests.command import Cli
+from tests.serve.conftest import serving
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,3 +66,20 @@ def metrics(here: Path) -> None:
     assert page["runs"] == [run]
     assert page["text"] == distlaunch.metrics(run)
     assert distlaunch.metrics() == page["text"]
+
+
+def serve(here: Path) -> None:
+    run = ended(here)
+    with distlaunch.serve(token_file=here / "token") as url, serving(Cli(here)) as theirs:
+        ours = urlsplit(url)
+        assert parse_qs(ours.query)["token"] == [(here / "token").read_text().strip()]
+        answer = urlopen(f"{ours.scheme}://{ours.netloc}/runs.json?{ours.query}", timeout=60)
+        assert "set-cookie" in {name.lower() for name in answer.headers}
+        asked = Request(f"{ours.scheme}://{ours.netloc}/runs.json")
+        asked.add_header("Authorization", f"Bearer {parse_qs(ours.query)['token'][0]}")
+        found = json.loads(urlopen(asked, timeout=60).read())
+        assert [each["run"] for each in found["runs"]] == [run]
+        assert found == theirs.json("/runs.json")
+    assert not (here / "token").exists()
+    with pytest.raises(URLError):
+        urlopen(url, timeout=60)

@@ -12,7 +12,7 @@ import distlaunch
 from launcher import backends
 from launcher.cli.group import command_names
 from tests import envelope
-from tests.api.commands import ended, metrics, report, result_of, stacks, top
+from tests.api.commands import ended, metrics, report, result_of, serve, stacks, top
 from tests.command import Cli
 
 if TYPE_CHECKING:
@@ -261,6 +261,7 @@ CALLS: dict[str, Callable[[Path], None]] = {
     "logs": logs,
     "report": report,
     "metrics": metrics,
+    "serve": serve,
     "attach": attach,
     "wait": wait,
     "shell": shell,

@@ -6,12 +6,17 @@ import os
 import socket
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client.openmetrics import parser
 
-from tests.command import Cli
 from tests.serve.conftest import Server, serving
+
+if TYPE_CHECKING:
+    from tests.command import Cli
+
+parse: Any = parser.text_string_to_metric_families
 
 
 def test_nothing_is_shown_without_the_token(server: Server) -> None:
@@ -83,7 +88,7 @@ def test_metrics_are_read_with_the_token_of_a_file_that_lasts_as_long_as_the_ser
         answer = server.ask("/metrics", token=path.read_text().strip())
 
         assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
-        families = {family.name: family for family in parser.text_string_to_metric_families(answer.text)}
+        families = {family.name: family for family in parse(answer.text)}
         (about,) = families["distlaunch_run_info"].samples
         assert about.labels["name"] == "measured"
         assert families["distlaunch_serve_viewers"].samples[0].value == 0
