@@ -164,4 +164,4 @@ def test_forbidden_imports_are_found(tmp_path: Path) -> None:
         "launcher/cli/run.py:2 imports launcher/runs/records.py",
         "launcher/runs/lock.py:1 imports launcher/cli/run.py",
     ]
-    assert [(layer(each.path), layer(each.target)) for each in found if each.path.name == "run.py"] == [(0, 5)]
+    assert [(layer(each.path), layer(each.target)) for each in found if each.path.name == "run.py"] == [(0, 6)]

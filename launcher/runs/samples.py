@@ -34,6 +34,19 @@ class GpuSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSample:
+    """An RDMA port or a network device; None: not known."""
+
+    name: str
+    gbps: float | None
+    downs: int | None
+    """How often it went down since the agent started."""
+
+    errors: int | None
+    """Errors of the cable or transceiver since then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankSample:
     """One rank; None: not known, or not told by its script."""
 
@@ -78,6 +91,7 @@ class NodeSample:
     sent: float | None
     rdma_received: float | None
     rdma_sent: float | None
+    links: tuple[LinkSample, ...] = ()
     gpus: tuple[GpuSample, ...]
     ranks: tuple[RankSample, ...]
     """Those of the current round, also after they have ended: then without CPU, memory and state."""
@@ -117,11 +131,13 @@ class Decoder:
             sent=fields.get("sent"),
             rdma_received=fields.get("rdma_received"),
             rdma_sent=fields.get("rdma_sent"),
+            links=tuple(map(_link, _rows(fields, _LINK, len(fields.get("links") or ())))),
             gpus=tuple(map(_gpu, _rows(fields, _GPU, None))),
             ranks=tuple(map(_rank, _rows(fields, _RANK, len(fields.get("ranks") or ())))),
         )
 
 
+_LINK = ("links", "link_gbps", "link_downs", "link_errors")
 _GPU = ("gpu_use", "gpu_memory_mib", "gpu_memory_total_mib", "gpu_power_w")
 _RANK = (
     *("ranks", "rank_cpu", "rank_memory_mib", "rank_state", "rank_lines"),
@@ -139,6 +155,11 @@ def _rows(fields: dict[str, Any], names: tuple[str, ...], count: int | None) -> 
 def _gpu(row: tuple[Any, ...]) -> GpuSample:
     use, memory, total, power = row
     return GpuSample(use=use, memory_bytes=_bytes(memory), memory_total_bytes=_bytes(total), power_w=power)
+
+
+def _link(row: tuple[Any, ...]) -> LinkSample:
+    name, gbps, downs, errors = row
+    return LinkSample(name=name, gbps=gbps, downs=_whole(downs), errors=_whole(errors))
 
 
 def _rank(row: tuple[Any, ...]) -> RankSample:

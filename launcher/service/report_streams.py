@@ -11,6 +11,7 @@ from launcher.runs.history import History
 from launcher.runs.tails import StreamSearch
 from launcher.runs.taken_stacks import TakenStacks
 from launcher.service import logs
+from launcher.service.link_findings import NetworkNotes
 from launcher.system import amounts
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class ReportStreams:
         self._run = run
         self.history = History(run.hosts, None if run.attempt else run.created or None)
         self.stacks = TakenStacks(run.hosts)
+        self.network = NetworkNotes()
         self.news = False
         """Whether anything has arrived that may have changed the run's state; a reader resets it."""
 
@@ -105,6 +107,7 @@ class ReportStreams:
             self.news = self.news or event.name not in _QUIET
             self.history.add(node, event)
             self.stacks.add(node, event)
+            self.network.add(node, event)
             self._samples[node].add(event)
 
 

@@ -9,7 +9,7 @@ from launcher import __version__
 from launcher.console import summary
 from launcher.errors import RequestError
 from launcher.runs import sample_series
-from launcher.service import listing, observations, observe, reproduce, start_losses
+from launcher.service import link_findings, listing, observations, observe, reproduce, start_losses
 from launcher.service.report_streams import ReportStreams
 
 if TYPE_CHECKING:
@@ -41,8 +41,16 @@ def of(run: Run, state: RunState, read: ReportStreams, trouble: str) -> Report:
     starts, measured, taken = read.history.starts(), read.samples(), read.stacks.found()
     series = sample_series.series(measured)
     lines, hidden = read.logs(state)
+    hosts = [node["host"] for node in state["nodes"]] + run.hosts[len(state["nodes"]) :]
     silent = "" if trouble else read.silent()
     missing = [trouble, f"{silent}: nothing has been received" if silent else ""]
+    found = [
+        *observations.of_hangs(taken),
+        *link_findings.observed(measured, hosts),
+        *observations.of_run(state, series, whole["findings"]),
+        *read.network.observed(hosts),
+        *start_losses.observed(starts),
+    ]
     if hidden:
         missing.append(f"the lines of {hidden} more ranks: distlaunch logs --rank N {run.id}")
     return cast(
@@ -53,11 +61,7 @@ def of(run: Run, state: RunState, read: ReportStreams, trouble: str) -> Report:
             "launcher_version": __version__,
             "verdict": verdict(state),
             "explanation": summary.cause_lines(state["cause"], run) if state["cause"] else [],
-            "observations": [
-                *observations.of_hangs(taken),
-                *observations.of_run(state, series, whole["findings"]),
-                *start_losses.observed(starts),
-            ],
+            "observations": sorted(found, key=lambda each: each["level"] != "problem"),
             "startup": start_losses.startup(starts),
             "rounds": read.history.rounds(end),
             "moments": read.history.moments(),

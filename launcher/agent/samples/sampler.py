@@ -11,6 +11,7 @@ from . import progress
 from .changes import Changes
 from .gpus import Gpus
 from .host import Host
+from .links import Links
 from .processes import Trees, Use
 from .progress import Progress
 
@@ -40,7 +41,7 @@ class Sampler:
 
     def __init__(self, env: Mapping[str, str], cgroup: Optional[str], directory: str) -> None:
         """`env`: the workers'. `directory`: where they may tell their progress."""
-        self._host, self._gpus, self._trees = Host(), Gpus(env), Trees(cgroup)
+        self._host, self._links, self._gpus, self._trees = Host(), Links(), Gpus(env), Trees(cgroup)
         self._directory = directory
         self._changes = Changes()
         self._told: Dict[int, Progress] = {}
@@ -49,7 +50,7 @@ class Sampler:
     def sample(self, ranks: Sequence[Rank]) -> Dict[str, Any]:
         """The fields of the next `sample` event."""
         used = self._trees.use(rank.pid for rank in ranks if rank.runs)
-        fields: Dict[str, Any] = {**self._host.use(), **self._of_gpus(), **self._of_ranks(ranks)}
+        fields: Dict[str, Any] = {**self._host.use(), **self._links.now(), **self._of_gpus(), **self._of_ranks(ranks)}
         fields.update(_of_use([used.get(rank.pid) for rank in ranks]))
         return self._changes.of(fields)
 
