@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 FACTS = "facts"
 _MAX_COUNT = 1 << 31
+_NUMBERS = frozenset({int, float, type(None)})
 
 
 def record(line: bytes) -> Record:
@@ -43,6 +44,13 @@ def _count(value: object) -> bool:
 
 def _counts(value: object) -> bool:
     return isinstance(value, list) and all(map(_count, value))
+
+
+def _numbers(value: object) -> bool:
+    """A number, or null, for each of a node's ranks, GPUs or links. Of a long run, most of what is checked is this."""
+    if not isinstance(value, list) or not _NUMBERS.issuperset(map(type, value)):
+        return False
+    return all(map(numbers.is_number, {*value} - {None}))
 
 
 def _column(kind: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -114,9 +122,9 @@ _KINDS = _named(
     ("cause", lambda value: isinstance(value, dict)),
     ("sample", _count),
     ("cpu memory_mib memory_total_mib received sent rdma_received rdma_sent", numbers.is_number),
-    ("gpu_use gpu_memory_mib gpu_memory_total_mib gpu_power_w", _column(numbers.is_number)),
-    ("rank_cpu rank_memory_mib rank_lines rank_step rank_steps rank_loss rank_time", _column(numbers.is_number)),
-    ("link_gbps link_downs link_errors", _column(numbers.is_number)),
+    ("gpu_use gpu_memory_mib gpu_memory_total_mib gpu_power_w", _numbers),
+    ("rank_cpu rank_memory_mib rank_lines rank_step rank_steps rank_loss rank_time", _numbers),
+    ("link_gbps link_downs link_errors", _numbers),
     ("rank_state", _column(_text)),
     ("groups", _stack_groups),
     ("early keyboard whole", lambda value: isinstance(value, bool)),

@@ -116,25 +116,48 @@ class Decoder:
     @property
     def now(self) -> NodeSample | None:
         """The latest sample; None before the first one."""
-        fields = self._fields
-        if not fields:
-            return None
-        return NodeSample(
-            time=float(fields["time"]),
-            node=fields.get("node") or 0,
-            attempt=fields.get("attempt") or 0,
-            cpu=fields.get("cpu"),
-            cpus=fields.get("cpus"),
-            memory_bytes=_bytes(fields.get("memory_mib")),
-            memory_total_bytes=_bytes(fields.get("memory_total_mib")),
-            received=fields.get("received"),
-            sent=fields.get("sent"),
-            rdma_received=fields.get("rdma_received"),
-            rdma_sent=fields.get("rdma_sent"),
-            links=tuple(map(_link, _rows(fields, _LINK, len(fields.get("links") or ())))),
-            gpus=tuple(map(_gpu, _rows(fields, _GPU, None))),
-            ranks=tuple(map(_rank, _rows(fields, _RANK, len(fields.get("ranks") or ())))),
-        )
+        return self.snapshot.sample if self._fields else None
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The latest sample, not decoded yet."""
+        return Snapshot(self._fields)
+
+
+class Snapshot:
+    """A sample that is decoded when it is asked for: of a long run, few are."""
+
+    __slots__ = ("_fields", "_sample")
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self._fields = fields
+        self._sample: NodeSample | None = None
+
+    @property
+    def sample(self) -> NodeSample:
+        """The sample."""
+        if self._sample is None:
+            self._sample = _decoded(self._fields)
+        return self._sample
+
+
+def _decoded(fields: dict[str, Any]) -> NodeSample:
+    return NodeSample(
+        time=float(fields["time"]),
+        node=fields.get("node") or 0,
+        attempt=fields.get("attempt") or 0,
+        cpu=fields.get("cpu"),
+        cpus=fields.get("cpus"),
+        memory_bytes=_bytes(fields.get("memory_mib")),
+        memory_total_bytes=_bytes(fields.get("memory_total_mib")),
+        received=fields.get("received"),
+        sent=fields.get("sent"),
+        rdma_received=fields.get("rdma_received"),
+        rdma_sent=fields.get("rdma_sent"),
+        links=tuple(map(_link, _rows(fields, _LINK, len(fields.get("links") or ())))),
+        gpus=tuple(map(_gpu, _rows(fields, _GPU, None))),
+        ranks=tuple(map(_rank, _rows(fields, _RANK, len(fields.get("ranks") or ())))),
+    )
 
 
 _LINK = ("links", "link_gbps", "link_downs", "link_errors")
@@ -183,7 +206,8 @@ class Series:
 
     def __init__(self, limit: int) -> None:
         self._limit, self._every, self._count = max(2, limit), 1, 0
-        self._kept: list[NodeSample] = []
+        self._kept: list[Snapshot] = []
+        self._newest: Snapshot | None = None
         self._decoder = Decoder()
 
     def add(self, event: Event) -> None:
@@ -192,16 +216,17 @@ class Series:
             return
         kept = self._count % self._every == 0
         self._count += 1
-        if kept and (now := self._decoder.now):
-            self._kept.append(now)
+        self._newest = self._decoder.snapshot
+        if kept:
+            self._kept.append(self._newest)
             if len(self._kept) >= self._limit:
                 self._kept, self._every = self._kept[::2], self._every * 2
 
     @property
     def samples(self) -> list[NodeSample]:
         """What was kept, oldest first, and always the newest."""
-        newest = self._decoder.now
-        return self._kept if newest is None or self._kept[-1:] == [newest] else [*self._kept, newest]
+        last = self._newest is None or (self._kept and self._kept[-1] is self._newest)
+        return [each.sample for each in (self._kept if last else [*self._kept, self._newest]) if each]
 
 
 def of_node(run: Run, node: int, *, limit: int = 2000) -> list[NodeSample]:

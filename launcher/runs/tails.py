@@ -32,9 +32,12 @@ class TailLine(NamedTuple):
 class StreamSearch:
     """Takes one node's stream, split anywhere."""
 
-    def __init__(self, node: int, kept_lines: int, *, all_samples: bool = True) -> None:
-        """Without `all_samples`, only those that name all fields are taken: one in a minute, enough for a long run."""
-        self._node, self._kept, self._all_samples = node, kept_lines, all_samples
+    def __init__(self, node: int, kept_lines: int, *, sample_every: int = 0) -> None:
+        self._node, self._kept = node, kept_lines
+        self.sample_every = sample_every
+        """Take every n-th sample of those that name all fields, of which there is one in a minute; 0: all samples."""
+
+        self._whole_samples, self._skipped = 0, b""
         self._rest = b""
         self._records: dict[int, deque[bytes]] = {}
         """The last records of each known rank, undecoded."""
@@ -49,9 +52,12 @@ class StreamSearch:
         return self._search(data, end)
 
     def close(self) -> Iterator[Event]:
-        """The events of a last line that was cut off."""
+        """The events of a last line that was cut off, and the last sample if it was left out."""
         rest, self._rest = self._rest, b""
-        return self._search(b"\n" + rest + b"\n", len(rest) + 2) if rest else iter(())
+        if self._skipped and isinstance(record := events.record(self._skipped), Event):
+            yield record
+        if rest:
+            yield from self._search(b"\n" + rest + b"\n", len(rest) + 2)
 
     def lines(self) -> dict[int, list[TailLine]]:
         """The last lines of each rank, in order."""
@@ -75,8 +81,13 @@ class StreamSearch:
 
     def _wants(self, data: bytes, name: int, end: int) -> bool:
         """Whether the event whose name begins there is worth parsing."""
-        if data.startswith(_SAMPLE, name) and not self._all_samples:
-            return data.find(_WHOLE, name, end) >= 0
+        if self.sample_every and data.startswith(_SAMPLE, name):
+            if data.find(_WHOLE, name, end) < 0:
+                return False
+            wanted = self._whole_samples % self.sample_every == 0
+            self._whole_samples += 1
+            self._skipped = b"" if wanted else data[name - len(_EVENT) + 1 : end]
+            return wanted
         return not data.startswith(_UNWANTED, name)
 
     def _know(self, event: Event) -> None:

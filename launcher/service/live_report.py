@@ -61,6 +61,7 @@ class LiveReport:
             self._begin()
             self._feed()
         assert self._streams is not None
+        self._streams.follow()
         if self._streams.news or time.monotonic() - self._asked > _ASK_S:
             self._streams.news, self._asked = False, time.monotonic()
             self._state = observe.state_of(self._run)

@@ -30,7 +30,10 @@ _LOG_BYTES = 200_000
 _RANK_BYTES, _RANK_LEAST_BYTES = 20_000, 1_000
 _LINE_CHARACTERS = 400
 _LONG_S = 4 * 3600.0
-"""Of a longer run, only the samples that name all fields are read."""
+"""Of a longer run, only samples that name all fields are read, and no more of them than are kept."""
+
+_WHOLE_S = 60.0
+_SAMPLES = 2 * sample_series.POINTS
 
 _CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
 """Terminal codes."""
@@ -52,11 +55,12 @@ class ReportStreams:
         """Whether anything has arrived that may have changed the run's state; a reader resets it."""
 
         ranks = sum(len(node["ranks"]) for node in state["nodes"]) or 1
-        all_samples = (state["duration_s"] or 0.0) < _LONG_S
+        length_s = state["duration_s"] or 0.0
+        every = 0 if length_s < _LONG_S else max(1, int(length_s / _WHOLE_S / _SAMPLES))
         kept = max(_LEAST_LINES, min(_MOST_LINES, _ALL_LINES // ranks))
         self._seen: set[int] = set()
-        self._samples = {node: samples.Series(2 * sample_series.POINTS) for node in range(len(run.hosts))}
-        self._nodes = {node: StreamSearch(node, kept, all_samples=all_samples) for node in range(len(run.hosts))}
+        self._samples = {node: samples.Series(_SAMPLES) for node in range(len(run.hosts))}
+        self._nodes = {node: StreamSearch(node, kept, sample_every=every) for node in range(len(run.hosts))}
 
     def read(self) -> str:
         """Read all streams to their ends. Returns why not all of them could be read, if so."""
@@ -77,6 +81,11 @@ class ReportStreams:
         if node in self._nodes:
             self._seen.add(node)
             self._take(node, self._nodes[node].feed(block))
+
+    def follow(self) -> None:
+        """Take all samples from here on."""
+        for search in self._nodes.values():
+            search.sample_every = 0
 
     def silent(self) -> str:
         """Which nodes have sent nothing, in words; empty if all have."""
