@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _EVENT = b'\n{"event":"'
 _UNWANTED, _SAMPLE, _WHOLE = b'heartbeat"', b'sample"', b'"whole":true'
 _MAX_RANKS = 4096
+_MOST_WAITING = 8
 _MAX_LINE = 4096
 """Bytes of a line that are kept."""
 
@@ -42,6 +43,9 @@ class StreamSearch:
         self._records: dict[int, deque[bytes]] = {}
         """The last records of each known rank, undecoded."""
 
+        self._waiting: list[tuple[bytes, int]] = []
+        """Data that has not been searched for them: most of it will not have the last ones."""
+
     def feed(self, block: bytes) -> Iterator[Event]:
         """The events that `block` completes, without heartbeats."""
         data = b"".join((b"\n", self._rest, block))  # each line follows a newline
@@ -59,8 +63,20 @@ class StreamSearch:
         if rest:
             yield from self._search(b"\n" + rest + b"\n", len(rest) + 2)
 
+    def settle(self) -> None:
+        """Take the last lines of what was fed, from its end on, and keep no more of it."""
+        found: dict[int, list[bytes]] = {rank: [] for rank in self._records}
+        for data, size in reversed(self._waiting):
+            for rank, lines in found.items():
+                if len(lines) < self._kept:
+                    lines[:0] = self._last_records(data, size, rank)
+        for rank, kept in self._records.items():
+            kept.extend(found[rank])
+        self._waiting.clear()
+
     def lines(self) -> dict[int, list[TailLine]]:
         """The last lines of each rank, in order."""
+        self.settle()
         return {rank: _joined(map(events.record, kept)) for rank, kept in sorted(self._records.items())}
 
     def _search(self, data: bytes, size: int) -> Iterator[Event]:
@@ -76,8 +92,9 @@ class StreamSearch:
             at = data.find(_EVENT, end, size)
         if not self._records:  # the beginning is missing
             self._know_tag(data[:size])
-        for rank, kept in self._records.items():
-            kept.extend(self._last_records(data, size, rank))
+        self._waiting.append((data, size))
+        if len(self._waiting) == _MOST_WAITING:
+            self.settle()
 
     def _wants(self, data: bytes, name: int, end: int) -> bool:
         """Whether the event whose name begins there is worth parsing."""

@@ -59,6 +59,7 @@ class ReportStreams:
         every = 0 if length_s < _LONG_S else max(1, int(length_s / _WHOLE_S / _SAMPLES))
         kept = max(_LEAST_LINES, min(_MOST_LINES, _ALL_LINES // ranks))
         self._seen: set[int] = set()
+        self._last = -1
         self._samples = {node: samples.Series(_SAMPLES) for node in range(len(run.hosts))}
         self._nodes = {node: StreamSearch(node, kept, sample_every=every) for node in range(len(run.hosts))}
 
@@ -79,6 +80,9 @@ class ReportStreams:
     def feed(self, node: int, block: bytes) -> None:
         """Take what follows in a node's stream, split anywhere."""
         if node in self._nodes:
+            if node != self._last and self._last in self._nodes:
+                self._nodes[self._last].settle()
+            self._last = node
             self._seen.add(node)
             self._take(node, self._nodes[node].feed(block))
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
+from testbed import wait_until
 from tests.reports.conftest import content, page_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.command import Cli
 
 SCRIPT = """\
@@ -43,10 +47,17 @@ def test_a_hang_is_reported_with_its_stacks_and_the_odd_rank(distlaunch: Cli) ->
         assert re.search(r"A hang, \d+\.\d s without a line: the run was ended", shown)
 
 
+def has_begun(stream: Path) -> bool:
+    return b"| ready" in stream.read_bytes()
+
+
 def test_stacks_that_somebody_asked_for_are_one_entry_of_all_nodes(distlaunch: Cli) -> None:
     distlaunch.write("hang.py", SCRIPT)
     assert distlaunch("local", "--nodes", "2", "--nproc-per-node", "1", "--detach", "hang.py").exit_code == 0
     try:
+        for node in (0, 1):
+            (stream,) = distlaunch.runs.glob(f"*/nodes/{node}/stream")
+            wait_until("its worker", partial(has_begun, stream), limit_s=60)
         asked = distlaunch("stacks", "last", "--output", "json")
         report = content(distlaunch, "last")
         text = distlaunch("report", "last", "--format", "md").stdout

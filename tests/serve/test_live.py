@@ -221,7 +221,25 @@ def test_the_url_works_from_a_link_on_another_page(browser: Browser, server: Ser
         page.close()
 
 
-def test_the_server_ends_with_pages_open_and_they_go_on_with_the_next_one(browser: Browser, reporter: Cli) -> None:
+def test_a_hidden_page_is_not_live_and_catches_up_when_it_is_shown(
+    browser: Browser, server: Server, reporter: Cli
+) -> None:
+    show = """hidden => {
+        Object.defineProperty(document, 'hidden', {value: hidden, configurable: true});
+        document.dispatchEvent(new Event('visibilitychange'));
+    }"""
+    with running(reporter), opened(browser, server, f"/runs/{only_run(reporter)}") as page:
+        server_viewers(server, 1)
+        page.evaluate(show, True)
+        server_viewers(server, 0)
+        before = page.locator("h1").inner_text()
+        page.evaluate(show, False)
+
+        page.wait_for_function("before => document.querySelector('h1').innerText !== before", arg=before)
+        server_viewers(server, 1)
+
+
+def test_the_server_ends_with_pages_open_which_tell_it(browser: Browser, reporter: Cli) -> None:
     with running(reporter), serving(reporter) as server:
         context = browser.new_context()
         try:
