@@ -56,7 +56,7 @@ class Pages:
             Route("/runs/{run:path}", self.one_run),
             Route("/metrics", self.metrics),
         ]
-        return Starlette(routes=routes, exception_handlers={HTTPException: _explain, TimeoutError: _late})
+        return Starlette(routes=routes, exception_handlers={HTTPException: _explain, **_LATE})
 
     async def all_runs(self, request: Request) -> Response:
         """The list of runs."""
@@ -132,3 +132,7 @@ def _explain(_request: Request, error: Exception) -> Response:
 
 def _late(_request: Request, _error: Exception) -> Response:
     return PlainTextResponse("the run could not be read in time: reload the page\n", 504)
+
+
+_LATE = {TimeoutError: _late, asyncio.TimeoutError: _late}
+"""One and the same since Python 3.11."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from launcher.results.serve import Serving
 
-_MOST_CONNECTIONS = 256
+_MOST_CONNECTIONS, _LAST_PORT = 256, 65535
 _START_S, _CLOSE_S = 30, 3
 """How long the start, and answers at the end, may take."""
 
@@ -84,6 +84,8 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
     if not is_loopback(host):
         hint = f"from elsewhere: ssh -L {port or 8000}:127.0.0.1:{port or 8000} {socket.gethostname()}"
         raise RequestError(f"--host {host}: pages are only served on this machine", hint=f"leave --host out; {hint}")
+    if not 0 <= port <= _LAST_PORT:
+        raise RequestError(f"{port} is not a port", hint="0 to 65535; without --port, a free one is taken")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as found:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after a server that has just ended

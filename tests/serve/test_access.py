@@ -118,6 +118,20 @@ def test_another_address_is_refused_with_the_way_out(distlaunch: Cli, host: str)
     assert f"ssh -L 8123:127.0.0.1:8123 {socket.gethostname()}" in done.stderr
 
 
+@pytest.mark.parametrize("port", ["70000", "-1"])
+def test_what_is_not_a_port_is_refused(distlaunch: Cli, port: str) -> None:
+    done = distlaunch("serve", f"--port={port}")
+
+    assert (done.exit_code, done.stderr.splitlines()[0]) == (2, f"error[bad_request]: {port} is not a port")
+
+
+def test_it_can_listen_on_another_loopback_address(reporter: Cli) -> None:
+    with serving(reporter, "--host", "127.0.0.2") as server:
+        connection = socket.create_connection(("127.0.0.2", server.port), timeout=60)
+        connection.close()
+        assert server.url.startswith(f"http://127.0.0.2:{server.port}/?token=")
+
+
 def test_two_servers_have_ports_and_tokens_of_their_own(reporter: Cli, server: Server) -> None:
     taken = reporter("serve", "--port", str(server.port))
     with serving(reporter) as other:
