@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _PLUGINS = ("selection", "rotation", "scheduling", "host", "load", "chaos", "measure", "failures", "summary")
-pytest_plugins = ["testbed.fixtures", "tests.fork_servers", *(f"tests.plugins.{name}" for name in _PLUGINS)]
+pytest_plugins = [
+    "testbed.fixtures",
+    "tests.fork_servers",
+    "tests.browser",
+    *(f"tests.plugins.{name}" for name in _PLUGINS),
+]
 
 
 @pytest.fixture

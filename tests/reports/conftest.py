@@ -1,4 +1,4 @@
-"""Runs to report on, and a real browser to look at reports with."""
+"""Runs to report on."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from testbed import NotAvailableError, packages
 from tests.frameworks.conftest import in_pods, local, on_slurm, over_ssh
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-    from playwright.sync_api import Browser
 
     from tests.command import Cli
 
@@ -46,22 +42,6 @@ def reporter(distlaunch: Cli) -> Cli:
     """The command line, with a script beside it."""
     distlaunch.write("work.py", SCRIPT)
     return distlaunch
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """Debian's Chromium, without a window."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if packages.program("chromium") is None:
-        try:
-            packages.require(packages.BROWSER)
-        except NotAvailableError as error:
-            pytest.skip(str(error))
-    with sync_api.sync_playwright() as driver:
-        # Without its sandbox, as root cannot have one; it opens only pages that the tests have made.
-        started = driver.chromium.launch(executable_path=packages.program("chromium"), args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 def content(cli: Cli, *args: str, **more: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.reports.conftest import browser, reporter
+from tests.reports.conftest import reporter
 
 if TYPE_CHECKING:
     import subprocess
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.command import Cli
 
-__all__ = ["browser", "reporter"]
+__all__ = ["reporter"]
 
 
 @dataclass(frozen=True)
