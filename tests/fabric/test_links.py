@@ -58,8 +58,9 @@ def test_a_host_without_devices_has_no_fields(tmp_path: Path) -> None:
     assert links(Host(tmp_path / "host")).now() == {}
 
 
-def test_degraded_links_are_findings_and_sound_ones_are_not(reporter: Cli, tmp_path: Path) -> None:
-    assert reporter("local", "--nodes", "4", "--nproc-per-node", "1", "--samples", "0", "work.py").exit_code == 0
+def test_degraded_links_are_findings_and_sound_ones_are_not(distlaunch: Cli, tmp_path: Path) -> None:
+    distlaunch.write("work.py", "print('done')")
+    assert distlaunch("local", "--nodes", "4", "--nproc-per-node", "1", "--samples", "0", "work.py").exit_code == 0
     hosts = [host(tmp_path / f"host{node}") for node in range(3)]
     hosts.append(host(tmp_path / "host3", "200 Gb/sec (2X NDR)"))
     read = list(map(links, hosts))
@@ -67,17 +68,17 @@ def test_degraded_links_are_findings_and_sound_ones_are_not(reporter: Cli, tmp_p
     hosts[1].file(f"{PORT}/counters/link_downed", "9")
     hosts[1].file(f"{PORT}/rate", "100 Gb/sec (1X NDR)")
     hosts[2].file("/sys/class/net/eth0/statistics/rx_crc_errors", "1204")
-    (run,) = reporter.runs.iterdir()
+    (run,) = distlaunch.runs.iterdir()
     for node, (first, link) in enumerate(zip(before, read, strict=True)):
         add(run / f"nodes/{node}/stream", node, first, link.now())
 
     found = {
         each["title"]: (each["level"], each["nodes"], each["detail"])
-        for each in content(reporter, "last")["observations"]
+        for each in content(distlaunch, "last")["observations"]
     }
-    page = page_of(reporter, "last").read_text()
+    page = page_of(distlaunch, "last").read_text()
 
-    name = content(reporter, "last")["nodes"][0]["host"]
+    name = content(distlaunch, "last")["nodes"][0]["host"]
     assert found == {
         "A link went down": ("problem", [1], f"mlx5_0:1 of {name} (node 1): 2 times"),
         "A link is slower than it was": ("problem", [1], f"mlx5_0:1 of {name} (node 1): 100 Gb/s, after 400"),
