@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from launcher.agent.protocol import Event
 from launcher.runs import directories, samples
 from launcher.runs.events import record
 from testbed import wait_until
@@ -73,8 +74,9 @@ def slow_run(rack: Rack, throttle: Path, name: str, nodes: int) -> str:
     run = directories.find(rack.cli.runs, rack.id_of(name))
 
     def pid() -> int:
-        events = map(record, run.stream_path(1).read_bytes().splitlines())
-        return next((each.fields["pid"] for each in events if getattr(each, "name", "") == "worker_started"), 0)
+        records = map(record, run.stream_path(1).read_bytes().splitlines())
+        events = (each for each in records if isinstance(each, Event))
+        return next((int(each.fields["pid"]) for each in events if each.name == "worker_started"), 0)
 
     throttle.write_text(str(wait_until("the worker", pid, limit_s=120)))
 
