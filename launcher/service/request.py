@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.agent.messages import LentTerminal
-    from launcher.backends._base import AnyBackend, Plan
+    from launcher.backends._base import AnyBackend
+    from launcher.backends._plan import Plan
     from launcher.runs.reader import Wanted
     from launcher.spec import JobSpec
 

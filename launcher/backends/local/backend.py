@@ -12,14 +12,9 @@ from launcher import output
 from launcher.agent.failures import Failure
 from launcher.agent.job import LOOPBACK
 from launcher.agent.system import facts
-from launcher.backends._base import (
-    Backend,
-    PlannedNode,
-    Record,
-    Written,
-    unrecorded,
-)
+from launcher.backends._base import Backend, Record, Written, unrecorded
 from launcher.backends._files import FileStream
+from launcher.backends._plan import PlannedNode
 from launcher.backends._roles import names_of, parts_of_nodes, with_roles
 from launcher.backends._writing import write_beside, write_files
 from launcher.backends.local import processes, programs
