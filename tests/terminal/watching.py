@@ -89,6 +89,8 @@ def is_watched_with_keys_and_cancelled(desk: Desk, run: str) -> Any:
     assert all(rank["step"] and rank["memory_bytes"] for rank in found["ranks"])
     assert all(node["cpus"] and node["memory_bytes"] for node in found["nodes"])
     assert desk.cli("top", run, env=desk.env).stdout.splitlines()[0].startswith(f"{run}: running")
+    stacks = desk.cli("stacks", run, "--output", "json", env=desk.env).json["result"]
+    assert {host for group in stacks["groups"] for host in group["hosts"]} == {node["host"] for node in found["nodes"]}
 
     window = desk.window(run)
     with window.screen:
