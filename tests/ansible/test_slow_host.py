@@ -18,6 +18,7 @@ from testbed import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from launcher.runs.records import Run
     from tests.ansible.conftest import Rack
 
 pytestmark = pytest.mark.ssh
@@ -56,6 +57,20 @@ def throttle() -> Iterator[Path]:
     group.rmdir()
 
 
+def worker_pid(run: Run, node: int) -> int:
+    """The process of a node's only worker; 0 before it is started."""
+    if not run.stream_path(node).exists():
+        return 0
+    records = map(record, run.stream_path(node).read_bytes().splitlines())
+    events = (each for each in records if isinstance(each, Event))
+    return next((int(each.fields["pid"]) for each in events if each.name == "worker_started"), 0)
+
+
+def some_steps(run: Run, node: int) -> bool:
+    """Whether enough samples of a node tell another step than the one before."""
+    return len({rank.step for sample in samples.of_node(run, node) for rank in sample.ranks if rank.step}) > 9
+
+
 def settings(rack: Rack) -> None:
     """The cluster `lab`: all hosts of the rack."""
     values = {"backend": "ansible", "python": sys.executable, "remote_dir": str(rack.remote)}
@@ -73,18 +88,8 @@ def slow_run(rack: Rack, throttle: Path, name: str, nodes: int) -> str:
     wait_until("the run", lambda: list(rack.cli.runs.glob(f"{name}-2*/nodes/1/stream")), limit_s=120)
     run = directories.find(rack.cli.runs, rack.id_of(name))
 
-    def pid() -> int:
-        records = map(record, run.stream_path(1).read_bytes().splitlines())
-        events = (each for each in records if isinstance(each, Event))
-        return next((int(each.fields["pid"]) for each in events if each.name == "worker_started"), 0)
-
-    throttle.write_text(str(wait_until("the worker", pid, limit_s=120)))
-
-    def told() -> int:
-        steps = [rank.step for sample in samples.of_node(run, 1) for rank in sample.ranks if rank.step]
-        return len(set(steps))
-
-    wait_until("some steps of the slowed worker", lambda: told() > 9, limit_s=120)
+    throttle.write_text(str(wait_until("the worker", lambda: worker_pid(run, 1), limit_s=120)))
+    wait_until("some steps of the slowed worker", lambda: some_steps(run, 1), limit_s=120)
     go.touch()
     assert followed.end() == 0, followed.stderr
     return followed.stderr
