@@ -42,10 +42,11 @@ KUBERNETES_NODE: Mapping[str, str] = {
 }  # fmt: skip
 KUBERNETES_POLICIES: Mapping[str, str] = {"iptables": "iptables", "ipset": "ipset"}
 BROWSER: Mapping[str, str] = {"chromium": "chromium"}
+MONITORING: Mapping[str, str] = {"prometheus": "prometheus"}
 
 SERVICES: Mapping[str, str] = {
     "slurmctld": "slurmctld", "slurmd": "slurmd", "munge": "munge", "slurmdbd": "slurmdbd", "mariadb-server": "mariadb",
-    "openssh-server": "ssh", "containerd": "containerd",
+    "openssh-server": "ssh", "containerd": "containerd", "prometheus": "prometheus",
 }  # fmt: skip
 """The service that a package would start, at once or at boot."""
 

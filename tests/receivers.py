@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import ctypes
 import hashlib
 import hmac
 import json
+import os
 import socket
 import threading
 from contextlib import contextmanager
@@ -14,6 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from testbed import Host
+
+_CLONE_NEWNET = 0x40000000
 
 
 class Received(NamedTuple):
@@ -37,7 +43,7 @@ class Received(NamedTuple):
 class Receiver:
     """A server that keeps what it gets, and answers each request with the next of these codes, then with the last."""
 
-    def __init__(self, codes: tuple[int, ...], location: str) -> None:
+    def __init__(self, codes: tuple[int, ...], location: str, host: Host | None) -> None:
         self.got: list[Received] = []
         receiver = self
 
@@ -58,8 +64,9 @@ class Receiver:
             def log_message(self, *_: Any) -> None:
                 """Nothing."""
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"127.0.0.1:{self.server.server_port}"
+        address = (host.address if host else "127.0.0.1", 0)
+        self.server = ThreadingHTTPServer(address, Handler) if host is None else _inside(host, address, Handler)
+        self.address = f"{address[0]}:{self.server.server_port}"
         self.url = f"http://{self.address}/token-7F3a"
 
     @property
@@ -68,10 +75,26 @@ class Receiver:
         return [each.body["type"] for each in self.got]
 
 
+def _inside(host: Host, address: tuple[str, int], handler: Any) -> ThreadingHTTPServer:
+    """A server whose socket is in the network of a host of the testbed: only a thread that ends enters it."""
+    found: list[ThreadingHTTPServer] = []
+
+    def enter() -> None:
+        with open(f"/proc/{host.anchor.pid}/ns/net", "rb") as namespace:
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        found.append(ThreadingHTTPServer(address, handler))
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
 @contextmanager
-def receiver(*codes: int, location: str = "") -> Iterator[Receiver]:
-    """A receiver, until the block ends; without codes, it accepts everything."""
-    made = Receiver(codes or (200,), location)
+def receiver(*codes: int, location: str = "", host: Host | None = None) -> Iterator[Receiver]:
+    """A receiver, until the block ends; without codes, it accepts everything. `host`: where it listens."""
+    made = Receiver(codes or (200,), location, host)
     thread = threading.Thread(target=made.server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:

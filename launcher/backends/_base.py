@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from launcher.agent.system.processes import ASKS_FOR_STACKS
+from launcher.backends._plan import Plan
 from launcher.backends._writing import write_files
 from launcher.errors import CommandError
 
@@ -36,31 +37,6 @@ Record = Callable[["Handle"], None]
 
 def unrecorded(_handle: Handle) -> None:
     """A `Record` that records nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedNode:
-    """One row of the plan table. `workers`: None if only the node knows. `role`: empty if the run has none."""
-
-    node_rank: int
-    host: str
-    workers: int | None
-    role: str = ""
-
-
-class Plan(Protocol):
-    """Exactly what would be sent. Each backend has its own type; these members are common to all."""
-
-    @property
-    def nodes(self) -> tuple[PlannedNode, ...]:
-        """The nodes in rank order."""
-
-    @property
-    def master(self) -> str:
-        """MASTER_ADDR and port for the plan table, `ADDR:PORT`, or `ADDR (port chosen at start)`."""
-
-    def to_json(self) -> Mapping[str, Any]:
-        """The whole plan as plain JSON, of the type `Planned` next to each backend's plan."""
 
 
 P = TypeVar("P", bound=Plan)

@@ -116,7 +116,7 @@ def close(run: Run, state: RunState, took_s: float, fetching: Fetching | None = 
 def _used(run: Run, state: RunState) -> list[str]:
     """What the run has used, as a closing line."""
     from launcher.console import usage_text  # short runs do not need it
-    from launcher.runs import usage
+    from launcher.runs import stream_pass
 
-    found = usage.of(run, state)
+    found = stream_pass.usage_of(run, state)
     return [f"  used: {usage_text.line(found)}"] if found is not None else []

@@ -14,7 +14,7 @@ from launcher.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from launcher.backends._base import Plan
+    from launcher.backends._plan import Plan
     from launcher.cli.parameters import Parameter
     from launcher.runs.reader import Wanted
 

@@ -19,7 +19,7 @@ from launcher.system import amounts
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from launcher.backends._base import Plan, PlannedNode
+    from launcher.backends._plan import Plan, PlannedNode
     from launcher.payload.snapshot import Snapshot
     from launcher.results.files import Fetched
     from launcher.results.run import Cause, RunState

@@ -184,7 +184,7 @@ class SurveyedHost(TypedDict):
     """In the order in which they get the host."""
 
     quarantine: str | None
-    """Why doctor has excluded it; null if it has not."""
+    """Why later runs exclude it: what doctor found, or how slow it was in which run; null if they do not."""
 
     doctor: Verdict | None
     """This user's last; null if there is none."""

@@ -105,8 +105,7 @@ class History:
         known = self._nodes[node]
         if event.name == "agent_started":
             self._nodes[node] = _Node(attempt, {"agent_started": when})
-            if self._hosts[node] in ("", "?"):
-                self._hosts[node] = str(event.fields.get("host") or "")
+            self._hosts[node] = str(event.fields.get("host") or self._hosts[node])
         elif event.name in _STEPS and attempt == known.attempt and not event.fields.get("round"):
             known.reached.setdefault(event.name, when)
 

@@ -90,7 +90,7 @@ class Live:
         nodes = {node: series.samples for node, series in self._series.items()}
         return {
             "progress": progress.of_run(nodes, ended=ended),
-            "findings": [] if ended else stragglers.find(nodes, self._run.hosts),
+            "findings": [] if ended else stragglers.find(nodes, [node.host for node in self._report.nodes]),
         }
 
     def _silent_s(self, report: NodeReport, now: float) -> float | None:

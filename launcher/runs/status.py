@@ -131,19 +131,24 @@ def _unsubmitted(run: Run) -> RunState | None:
 
 def ends(path: Path, size: int | None = None) -> Iterator[Record]:
     """Events and foreign lines at the head and tail of a stream, or of its first `size` bytes; none without one."""
-    parts: list[bytes] = []
-    with storage.read_errors(path), suppress(FileNotFoundError), input_file.open_file(path) as file:
-        size = file.seek(0, os.SEEK_END) if size is None else size
-        file.seek(0)
-        parts = [file.read(size if size <= 2 * END_BYTES else END_BYTES)]
-        if size > 2 * END_BYTES:
-            file.seek(size - END_BYTES)
-            parts.append(file.read(END_BYTES).partition(b"\n")[2])
-    for part in parts:
+    for part in parts(path, size):
         for line in part.split(b"\n")[:-1]:
             record = events.record(line)
             if isinstance(record, (Event, Foreign)):
                 yield record
+
+
+def parts(path: Path, size: int | None = None) -> list[bytes]:
+    """The head and the tail of a stream, which begins with a line; one part if it is short, none without one."""
+    found: list[bytes] = []
+    with storage.read_errors(path), suppress(FileNotFoundError), input_file.open_file(path) as file:
+        size = file.seek(0, os.SEEK_END) if size is None else size
+        file.seek(0)
+        found = [file.read(size if size <= 2 * END_BYTES else END_BYTES)]
+        if size > 2 * END_BYTES:
+            file.seek(size - END_BYTES)
+            found.append(file.read(END_BYTES).partition(b"\n")[2])
+    return found
 
 
 def last_lines(path: Path, rank: int, count: int = 10) -> list[str]:

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from launcher.agent.protocol import Event
-from launcher.errors import StorageError
-from launcher.runs import samples, status
-from launcher.runs.reader import StreamReader
-from launcher.system import input_file
+from launcher.runs import samples
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
+    from launcher.agent.protocol import Event
     from launcher.results.run import RunState
     from launcher.results.usage import Usage
-    from launcher.runs.records import Run
     from launcher.runs.samples import NodeSample
-
-_WHOLE_BYTES = 32 << 20
-"""Longer streams, of all nodes together, are read at their ends only."""
-
-_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -68,11 +58,11 @@ class NodeUsage:
     _decoder: samples.Decoder = field(default_factory=samples.Decoder)
     _sampled: float | None = None
 
-    def add(self, event: Event) -> None:
-        """Take an event of its stream into account, in their order."""
+    def add(self, event: Event) -> NodeSample | None:
+        """Take an event of its stream into account, in their order; returns the sample, if it was one."""
         when = event.fields.get("time")
         if not isinstance(when, (int, float)):
-            return
+            return None
         attempt = event.fields.get("attempt") or 0
         self.attempts[attempt] = (self.attempts.get(attempt, (when, when))[0], when)
         if event.name == "agent_started":
@@ -87,6 +77,8 @@ class NodeUsage:
             self._stopped = None
         elif self._decoder.add(event) and (now := self._decoder.now):
             self._sample(now)
+            return now
+        return None
 
     def _sample(self, now: NodeSample) -> None:
         passed = 1.0 if self._sampled is None else max(0.0, now.time - self._sampled)
@@ -106,13 +98,10 @@ class NodeUsage:
         return sum(last - first for first, last in self.attempts.values())
 
 
-def of(run: Run, state: RunState) -> Usage | None:
-    """What the run has used so far; None if that is not known here."""
-    if run.tasks or run.private or not state["nodes"]:
-        return None
-    found, whole = read(run)
+def summed(found: Sequence[NodeUsage], state: RunState, *, whole: bool) -> Usage | None:
+    """What the nodes have used together; None if none has said anything. `whole`: all that they said was read."""
     nodes = [node for node in found if node.attempts]
-    if not nodes:
+    if not nodes or not state["nodes"]:
         return None
     cpu, gpu = Mean(), Mean()
     for node in nodes:
@@ -134,31 +123,6 @@ def of(run: Run, state: RunState) -> Usage | None:
         "memory_bytes": memory[1],
         "whole": whole,
     }
-
-
-def read(run: Run) -> tuple[list[NodeUsage], bool]:
-    """What each node's stream tells, and whether the streams were read in full."""
-    paths = [run.stream_path(node) for node in range(len(run.hosts))]
-    size = 0
-    for path in paths:
-        with suppress(OSError):
-            size += path.stat().st_size
-    whole, found = size <= _WHOLE_BYTES, []
-    for number, path in enumerate(paths):
-        node = NodeUsage()
-        with suppress(OSError, StorageError):
-            for record in _all(run, number) if whole else status.ends(path):
-                if isinstance(record, Event):
-                    node.add(record)
-        found.append(node)
-    return found, whole
-
-
-def _all(run: Run, node: int) -> Iterator[object]:
-    reader = StreamReader(frozenset(), node)
-    with input_file.open_file(run.stream_path(node)) as file:
-        while data := file.read(_BLOCK_BYTES):
-            yield from reader.feed(data)
 
 
 def _ran_s(nodes: Sequence[NodeUsage]) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from launcher.console import live_line
 from launcher.errors import RequestError, SpecError
 from launcher.runs import directories, lock, status
-from launcher.service import observe
+from launcher.service import observe, putting_aside
 from launcher.settings import checks, config
 from launcher.settings.options import JobOptions
 
@@ -73,7 +73,10 @@ def end(found: Run) -> RunState | None:
     if state is None and (found.tasks or not any(found.stream_path(node).exists() for node in range(len(found.hosts)))):
         return None
     state = state or observe.state_of(found)
-    return state if state["exit_code"] is not None else None
+    if state["exit_code"] is None:
+        return None
+    putting_aside.after(found, state)
+    return state
 
 
 def follow(found: Run, backend: AnyBackend, asked: Asked, leaving: Leaving) -> tuple[Run, RunState]:

@@ -129,7 +129,7 @@ def _check(found: Sequence[Launch]) -> None:
     sizes = {}
     for each in found:
         cluster = each.request.cluster or ""
-        if getattr(each.plan, "tasks", ()):
+        if each.plan.tasks:
             raise SpecError("a job array cannot be queued on several clusters", hint="name one of them")
         if not each.request.backend.has_outputs:
             raise SpecError(f"{cluster}: {each.request.backend_name} cannot be one of several clusters")

@@ -8,7 +8,7 @@ from launcher import output
 from launcher.console import live_line
 from launcher.errors import LaunchError
 from launcher.runs import directories
-from launcher.service import again, observe, resume
+from launcher.service import again, observe, putting_aside, resume
 from launcher.service.follow import Follower
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def follow(
         outcome = Follower(run, backend, view, leaving).follow(offsets)
     if outcome.exit_code is None:
         raise observe.not_ended(run, forced=True)
+    putting_aside.after(run, outcome.to_json())
     return run, outcome
 
 

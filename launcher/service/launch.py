@@ -19,7 +19,8 @@ from launcher.system import storage
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from launcher.backends._base import AnyBackend, Plan
+    from launcher.backends._base import AnyBackend
+    from launcher.backends._plan import Plan
     from launcher.runs.handle import Handle
     from launcher.service.interrupts import Interrupts, Unattended
     from launcher.service.request import Request
@@ -86,7 +87,7 @@ def record_of(request: Request, plan: Plan, path: Path) -> records.Run:
             "grace_s": request.job.grace_s,
             "has_queue": request.backend.has_queue,
             "may_start_again": request.backend.may_start_again,
-            **({"tasks": list(tasks)} if (tasks := getattr(plan, "tasks", ())) else {}),
+            **({"tasks": list(tasks)} if (tasks := plan.tasks) else {}),
         },
     )
 
@@ -100,7 +101,7 @@ def _may_fail(job: JobSpec) -> list[int]:
 def send(backend: AnyBackend, plan: Plan, run: records.Run, interrupts: Interrupts | Unattended) -> records.Run:
     """Submit the plan. On failure, end what was started and record that; warn if something may be left."""
     begun: Handle | None = None
-    if receivers := getattr(getattr(plan, "job", None), "notify", None):
+    if receivers := plan.job.notify:
         storage.write_whole(run.path / NOTIFY_FILE, receivers.encode("ascii"), mode=0o600)
 
     def record(handle: Handle) -> None:

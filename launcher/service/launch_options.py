@@ -119,3 +119,16 @@ def told(spec: JobSpec, asked: JobOptions, options: LaunchOptions) -> JobSpec:
     if receivers and receivers.others and options.detach:
         output.warn("with --detach, only webhooks (https://...) are told; what needs apprise, while a launcher follows")
     return replace(spec, agents={**spec.agents, "notify": receivers and receivers.to_text()})
+
+
+def check_stragglers(settings: Mapping[str, Setting], cluster: str | None, backend: str) -> None:
+    """Raise `SpecError` if a flag asks for a quarantine where there is none. As a setting it has no effect there."""
+    asked = settings["stragglers"]
+    if asked.value == "report" or asked.source != "flag":
+        return
+    if not cluster:
+        hint = "distlaunch run --on CLUSTER --stragglers quarantine"
+        raise SpecError("--stragglers quarantine needs a cluster to keep the list for", hint=hint)
+    if "exclude" not in settings:
+        why = f"a cluster with the backend {backend} has no hosts that could be left out"
+        raise SpecError(f"--stragglers quarantine: {why}")

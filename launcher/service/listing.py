@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from launcher.errors import RequestError
-from launcher.runs import directories, links, usage
+from launcher.runs import directories, stream_pass
 from launcher.service import observe, watched
 from launcher.service.selection import EVERY, Selection
 
@@ -36,7 +36,7 @@ def states(
 
 def row(run: Run, state: RunState, *, used: bool = False) -> Listed:
     """One row of a list of runs; `used`: with what the run has used."""
-    more: MaybeUsage = {"usage": usage.of(run, state)} if used else {}
+    more: MaybeUsage = {"usage": stream_pass.usage_of(run, state)} if used else {}
     return {
         **more,
         "run": run.id,
@@ -63,7 +63,7 @@ def nodes(run: Run, state: RunState) -> str:
 
 def whole(run: Run, state: RunState) -> Status:
     """All details of a run."""
-    race = run.won or run.race
+    race, told = run.won or run.race, stream_pass.read(run)
     found = {
         "run": run.id,
         "path": str(run.path),
@@ -74,9 +74,9 @@ def whole(run: Run, state: RunState) -> Status:
         "command": list(run.command),
         "cwd": run.cwd,
         "created": run.created or None,
-        **watched.of(run, state),
-        "usage": usage.of(run, state),
-        "links": links.of(run),
+        **watched.by(told.samples(), state),
+        "usage": told.usage(state),
+        "links": told.links(),
         **state,
     }
     return cast("Status", {**found, "race": race} if race else found)

@@ -93,9 +93,9 @@ def _of_usage(made: Page, run: str, state: Status) -> None:
 
 
 def _of_node(made: Page, run: Run, state: RunState, node: int) -> None:
-    where = {"run": run.id, "node": node, "host": run.hosts[node]}
-    if node < len(state["nodes"]):
-        known = state["nodes"][node]
+    known = state["nodes"][node] if node < len(state["nodes"]) else None
+    where = {"run": run.id, "node": node, "host": known["host"] if known else run.hosts[node]}
+    if known:
         made.add("node_last_seen_timestamp_seconds", known["last_seen"], **where)
         made.add("node_workers", known["workers"], **where)
         made.add("node_lost_lines", known["lines_lost"], **where)

@@ -114,7 +114,7 @@ def _planned(run: Run, to: str, attempt: int) -> Launch:
     asked = replace(asked, job=replace(asked.job, agents=agents))
     own = run.root / run.id / races.TRIES / directories.new_id(asked.job.name)
     planned = launch.Launch(asked, asked.plan(own), own)
-    if getattr(planned.plan, "tasks", ()):
+    if planned.plan.tasks:
         raise RequestError(f"{to}: its settings make a job array of it", hint="move takes a single run")
     return planned
 

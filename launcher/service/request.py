@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from launcher import backends, output
 from launcher.errors import SpecError
 from launcher.service.job import asked_roles, of_roles, of_script, of_workers
-from launcher.service.launch_options import LaunchOptions, check, is_rank, to_fetch, told
+from launcher.service.launch_options import LaunchOptions, check, check_stragglers, is_rank, to_fetch, told
 from launcher.settings import checks, config, job_checks, run_file
 from launcher.settings.options import JobOptions
 from launcher.system import names
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.agent.messages import LentTerminal
-    from launcher.backends._base import AnyBackend, Plan
+    from launcher.backends._base import AnyBackend
+    from launcher.backends._plan import Plan
     from launcher.runs.reader import Wanted
     from launcher.spec import JobSpec
 
@@ -60,6 +61,7 @@ class Request:
 
     def plan(self, run_dir: Path) -> Plan:
         """The backend's plan. An error about a value also names where the value was set."""
+        check_stragglers(self.settings, self.cluster, self.backend_name)
         with checks.placed(self.settings):
             plan: Plan = self.backend.plan(self.job, run_dir)
             return plan
@@ -268,7 +270,9 @@ def _leave_out(cluster: str, own: dict[str, config.Setting]) -> None:
     elif bad:
         given = own["exclude"]
         own["exclude"] = config.Setting(",".join([*filter(None, [given.value]), *bad]), f"{given.source} + quarantine")
-        output.note(f"leaving out {', '.join(bad)}: distlaunch doctor put them into quarantine")
+        output.note(
+            f"leaving out {', '.join(bad)}: they are in {cluster}'s quarantine (distlaunch hosts --on {cluster})"
+        )
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

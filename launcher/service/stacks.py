@@ -43,7 +43,7 @@ def take(run: Run, ranks: Wanted | None = None) -> Stacks:
     answers.wait(_LIMIT_S)
     if not answers.groups:
         raise CommandError(f"no node of {found.id} answers: {answers.why()}", hint=f"distlaunch status {found.id}")
-    groups, hosts = _of_ranks(answers, ranks), found.hosts
+    groups, hosts = _of_ranks(answers, ranks), answers.hosts
     if ranks is not None and not groups:
         raise RequestError(f"{found.id} has no running rank of those", hint=f"distlaunch status {found.id}")
     silent = answers.missing()
@@ -77,9 +77,11 @@ class _Answers:
     """The nodes' answers, from the request on."""
 
     def __init__(self, run: Run) -> None:
-        self._run, self._backend, handle = run, observe.backend_of(run), run.known
+        self._backend, handle = observe.backend_of(run), run.known
         self._backend.refresh(handle)
-        self._expected = {node.node for node in status.observe(run).nodes if node.result is None}
+        nodes = status.observe(run).nodes
+        self._expected = {node.node for node in nodes if node.result is None}
+        self.hosts = [node.host for node in nodes]
         self._stream = self._backend.open_stream(handle, resume.sizes(run))
         self._readers = {node: StreamReader(frozenset(), node) for node in range(len(run.hosts))}
         self.groups: dict[int, list[Stack]] = {}
@@ -124,7 +126,7 @@ def _of_ranks(answers: _Answers, ranks: Wanted | None) -> list[StackGroup]:
     nodes = {rank: node for node, groups in answers.groups.items() for each in groups for rank in each["ranks"]}
     of_nodes = ({**each, "ranks": _only(each["ranks"], ranks)} for every in answers.groups.values() for each in every)
     merged = grouped(each for each in of_nodes if each["ranks"])  # type: ignore[misc]
-    return [_result(each, nodes, answers._run.hosts) for each in merged]
+    return [_result(each, nodes, answers.hosts) for each in merged]
 
 
 def _only(ranks: Iterable[int], wanted: Wanted | None) -> list[int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from launcher import spec
 from launcher.console import live_line
 from launcher.errors import RequestError, RunContinuesError
-from launcher.service import observe
+from launcher.service import observe, putting_aside
 from launcher.system import amounts
 from launcher.system.question import Question
 
@@ -40,7 +40,10 @@ def wait(runs: Sequence[Run], *, first: bool = False, timeout: str | None = None
         ended |= {name: state for name, state in states.items() if state["exit_code"] is not None}
         left = [name for name in left if name not in ended]
         if not left or (first and ended):
-            return [(by_id[name], ended[name]) for name in by_id if name in ended]
+            found = [(by_id[name], ended[name]) for name in by_id if name in ended]
+            for run, state in found:
+                putting_aside.after(run, state)
+            return found
         _check(states)
         waited = time.monotonic() - began
         if limit_s is not None and (waited >= limit_s or not states):

@@ -9,9 +9,12 @@ from launcher.errors import StorageError
 from launcher.runs import progress, samples, status, stragglers
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from launcher.results.progress import Watched
     from launcher.results.run import RunState
     from launcher.runs.records import Run
+    from launcher.runs.samples import NodeSample
 
 _KEPT = 10_000
 """More than fit into the ends of a stream: none is left out."""
@@ -21,7 +24,7 @@ def of(run: Run, state: RunState) -> Watched:
     """From both ends of the nodes' streams in the run's directory."""
     if run.tasks or run.private or not state["nodes"]:
         return {"progress": None, "findings": []}
-    nodes = {}
+    nodes: dict[int, Sequence[NodeSample]] = {}
     for node in range(len(run.hosts)):
         series = samples.Series(_KEPT)
         try:
@@ -32,8 +35,13 @@ def of(run: Run, state: RunState) -> Watched:
             continue
         if series.samples:
             nodes[node] = series.samples
-    ended = state["exit_code"] is not None
+    return by(nodes, state)
+
+
+def by(nodes: Mapping[int, Sequence[NodeSample]], state: RunState) -> Watched:
+    """From these samples of its nodes."""
+    ended, hosts = state["exit_code"] is not None, [node["host"] for node in state["nodes"]]
     return {
         "progress": progress.of_run(nodes, ended=ended),
-        "findings": [] if ended else stragglers.find(nodes, run.hosts),
+        "findings": [] if ended else stragglers.find(nodes, hosts),
     }

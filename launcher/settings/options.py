@@ -250,6 +250,13 @@ class JobOptions:
         executes=True,
         check=job_checks.notify_secret,
     )
+    stragglers: str = option(
+        "report",
+        metavar="report|quarantine",
+        help="What follows if hosts were slow for most of it; quarantine: later runs on this cluster exclude them.",
+        check=one_of("stragglers", "report", "quarantine"),
+        group="job",
+    )
     ps: int = option(
         0,
         metavar="K",

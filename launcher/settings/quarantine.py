@@ -1,4 +1,4 @@
-"""Hosts that later submissions exclude, by cluster: a file next to the user's settings, from `distlaunch doctor`."""
+"""Hosts that later submissions exclude, by cluster: a file next to the user's settings."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from launcher.system import storage, trust
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+QUARANTINE = "quarantine"
+"""The value of `stragglers` with which hosts that were slow for most of a run get there, too."""
 
 _FILE = "quarantine.json"
 

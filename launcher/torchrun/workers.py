@@ -25,7 +25,10 @@ def count(text: str, env: Mapping[str, str], python: str) -> int:
         return int(text)
     if text == "cpu":
         return facts.cpus()
-    gpus = len(facts.gpus(env)) if text in ("auto", "gpu") and _knows_gpus() else 0
+    try:
+        gpus = len(facts.gpus(env)) if text in ("auto", "gpu") and _knows_gpus() else 0
+    except OSError as error:
+        raise TorchrunUsageError(f"--nproc-per-node {text}: {error}") from error
     if gpus:
         return gpus
     if text == "auto" and not _other_accelerators():

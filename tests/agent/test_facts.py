@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.agent.system import facts
+from launcher.agent.system import facts, nvml
 from launcher.backends.local import backend
 
 
@@ -37,5 +37,5 @@ def test_visible_devices_are_read_by_cudas_rules(variable: str | None, seen: lis
 def test_simulated_nodes_get_an_equal_share_of_the_gpus(
     monkeypatch: pytest.MonkeyPatch, nodes: int, gpus: str, shares: list[list[str]] | None
 ) -> None:
-    monkeypatch.setattr(facts, "_nvml_gpus", lambda: 4 if gpus else 0)
+    monkeypatch.setattr(nvml, "gpus", lambda: 4 if gpus else 0)
     assert backend._gpu_shares(nodes, {"CUDA_VISIBLE_DEVICES": gpus}) == shares

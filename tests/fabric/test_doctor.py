@@ -165,7 +165,7 @@ def test_later_runs_leave_quarantined_hosts_out(distlaunch: Cli, backend: str, s
     if backend == "local":
         assert expected in done.stderr
         return
-    assert "leaving out n2, n4: distlaunch doctor put them into quarantine" in done.stderr
+    assert "leaving out n2, n4: they are in lab's quarantine (distlaunch hosts --on lab)" in done.stderr
     told = done.json["result"]
     hosts = [node["host"] for node in told["nodes"]]
     if backend == "k8s":

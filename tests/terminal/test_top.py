@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.terminal.screen import Screen
+from tests.terminal.watching import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,28 +29,6 @@ while not os.path.exists("go"):
     print(f"rank {rank} says \\x1b[31mred\\x1b[0m")
     time.sleep(0.3)
 """
-MOVE = re.compile(r"\x1b\[(\d+);1H(.*?)\x1b\[K|\x1b\[2J", re.DOTALL)
-
-
-class Window:
-    """What the program has drawn by now."""
-
-    def __init__(self, screen: Screen, rows: int) -> None:
-        self.screen, self._rows = screen, rows
-
-    @property
-    def lines(self) -> list[str]:
-        """The lines of the window."""
-        found = [""] * self._rows
-        for row, line in MOVE.findall(self.screen.said):
-            if row:
-                found[int(row) - 1] = re.sub(r"\x1b\[\d*m", "", line).rstrip()
-        return found
-
-    def until(self, met: Callable[[list[str]], object]) -> list[str]:
-        """Read until the window shows it."""
-        self.screen.wait(lambda: met(self.lines), "such a window")
-        return self.lines
 
 
 @pytest.fixture

@@ -138,6 +138,15 @@ def test_node_0_tells_of_a_detached_run(distlaunch: Cli) -> None:
     assert there.got[2].body["data"]["state"] == "failed"
 
 
+def test_node_0_tells_in_order_also_to_a_receiver_that_needs_a_second_attempt(distlaunch: Cli) -> None:
+    distlaunch.write("x.py", "raise ValueError('too small')")
+    with receiver(503, 200) as there:
+        distlaunch("local", "--detach", "--notify", there.url, "x.py")
+        wait_until("the end to be told", lambda: "run.end" in there.types)
+
+    assert there.types == ["run.start", "run.start", "run.failure", "run.end"]
+
+
 @pytest.mark.slow
 def test_node_0_tells_the_end_once_the_launcher_was_killed(distlaunch: Cli) -> None:
     distlaunch.write("x.py", WAITS)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.agent.system import facts
+from launcher.agent.system import nvml
 from launcher.torchrun import logs, rendezvous, workers
 from launcher.torchrun.options import TorchrunUsageError
 
@@ -69,7 +69,7 @@ def test_the_number_of_workers_is_the_same_as_torchruns(text: str) -> None:
 
 def test_a_torch_that_knows_gpus_counts_those_that_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_knows_gpus", lambda: True)
-    monkeypatch.setattr(facts, "_nvml_gpus", lambda: 4)
+    monkeypatch.setattr(nvml, "gpus", lambda: 4)
 
     assert workers.count("auto", {}, "python") == 4
     assert workers.count("gpu", {"CUDA_VISIBLE_DEVICES": "1,2"}, "python") == 2

@@ -14,7 +14,7 @@ from ..job import Job
 from ..network import ports
 from ..ranks import Group, Ranks, progress_file
 from ..schedulers import slurm
-from ..system.facts import gpus
+from ..system.facts import gpu_count, gpus
 from .agent_link import AgentLink
 from .nodes import Nodes
 
@@ -93,7 +93,7 @@ class Requests:
 
     def _variables(self, group: Group, worker: Ranks) -> List[Variable]:
         served = self._nodes.network.master_port.serves_workers
-        member = Member(self._job, group, worker, len(gpus(os.environ)), served, self._peers, self._everyone)
+        member = Member(self._job, group, worker, gpu_count(os.environ) or 0, served, self._peers, self._everyone)
         slurms = slurm.of_worker(self._job, group, worker, os.environ)
         trackers = of_trackers(self._job, self.rank_of(worker), os.environ)
         return [*self.contract.variables(member), *of_roles(member), *slurms, *trackers]

@@ -6,7 +6,7 @@ import os
 from typing import Dict, List, Mapping, NamedTuple, Optional
 
 from ..fabric.sources import Tree
-from ..system import facts
+from ..system import facts, nvml
 from .lock_files import LeaseError
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
@@ -34,7 +34,10 @@ def found(tree: Optional[Tree] = None) -> List[Use]:
     """All GPUs of the host in the order of their numbers, by nvidia-smi or else only counted."""
     text = tree.run(*_QUERY) if tree else Tree().run(*_QUERY) if _is_installed() else None
     if text is None:
-        return [Use(int(number)) for number in facts.gpus({})]
+        try:
+            return [Use(int(number)) for number in facts.gpus({})]
+        except nvml.NoAnswerError as error:
+            raise LeaseError(str(error)) from error
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
     known = [
         Use(int(row[0]), row[1], _whole(row[2]), _whole(row[3])) for row in rows if len(row) == 4 and row[0].isdigit()

@@ -48,7 +48,7 @@ class Joining:
 
             try:
                 file = os.path.join(self._place.directory, "fabric.json")
-                self._fabric = network_variables.for_node(env, job.env, len(facts.gpus(env)), file)
+                self._fabric = network_variables.for_node(env, job.env, facts.gpu_count(env) or 0, file)
             except Exception as error:  # noqa: BLE001 - the run works without it, whatever is odd about this host
                 self._out.event("warning", message=f"the fabric cannot be read: {type(error).__name__}: {error}")
                 own = routes.own_addresses().items()

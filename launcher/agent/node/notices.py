@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import math
+import queue
 import threading
 import time
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from .. import notice, webhook
 from ..failures import Failure
@@ -54,7 +55,7 @@ class Telling(Writer):
 
 
 class Notices:
-    """The notices of the run, each in a thread: no receiver holds up the node."""
+    """The notices of the run, in a thread, in their order: no receiver holds up the node."""
 
     def __init__(self, job: Job) -> None:
         asked = json.loads(job.notify or "{}")
@@ -67,7 +68,8 @@ class Notices:
         self._job = job
         self.heard: List[str] = []
         self._waiting: List[Notice] = []
-        self._threads: List[threading.Thread] = []
+        self._asked: queue.Queue[Optional[Notice]] = queue.Queue()
+        self._thread: Optional[threading.Thread] = None
         self._troubles: List[str] = []
         self._failed = False
         self._until = math.inf
@@ -102,11 +104,11 @@ class Notices:
         return made
 
     def begin(self) -> None:
-        """Have the last notice sent, by a launcher or from here."""
-        thread = threading.Thread(target=self._tell, args=(self._waiting.pop(), _TAKEN_S, _SEND_S), name="notice")
-        thread.daemon = True
-        self._threads.append(thread)
-        thread.start()
+        """Have the last notice sent, by a launcher or from here, after those before it."""
+        self._asked.put(self._waiting.pop())
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._tell_all, name="notices", daemon=True)
+            self._thread.start()
 
     def finish(self, fields: Dict[str, Any]) -> List[str]:
         """Have the end told, after all before it, and wait for that; returns what could not be told."""
@@ -114,8 +116,9 @@ class Notices:
         taken_s, send_s = (_TAKEN_AT_STOP_S, _SEND_AT_STOP_S) if stopped else (_TAKEN_AT_END_S, _SEND_S)
         self._until = time.monotonic() + taken_s
         limit = self._until + send_s
-        for thread in self._threads:
-            thread.join(max(0.0, limit - time.monotonic()))
+        self._asked.put(None)
+        if self._thread is not None:
+            self._thread.join(max(0.0, limit - time.monotonic()))
         self._tell(self._waiting.pop(), taken_s, send_s)
         return self.troubles()
 
@@ -123,6 +126,10 @@ class Notices:
         """What could not be told since the last call."""
         found, self._troubles = self._troubles, []
         return found
+
+    def _tell_all(self) -> None:
+        while (made := self._asked.get()) is not None:
+            self._tell(made, _TAKEN_S, _SEND_S)
 
     def _tell(self, made: Notice, taken_s: float, send_s: float) -> None:
         limit = time.monotonic() + taken_s

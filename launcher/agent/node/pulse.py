@@ -36,7 +36,7 @@ class Pulse:
         self._sampler: Optional[Sampler] = None
         self._thread: Optional[threading.Thread] = None
         self._ready: List[Dict[str, Any]] = []
-        """At most one sample that is to be written."""
+        """At most one sample that is to be written, and warnings."""
 
     def patience(self, now: float) -> float:
         """Seconds until `beat` must be called again."""
@@ -102,7 +102,9 @@ class Pulse:
 
     def _take(self, ranks: List[Rank]) -> None:
         try:
-            self._ready.append(self._made().sample(ranks))
+            sampler = self._made()
+            self._ready.append(sampler.sample(ranks))
+            self._ready += [{"message": trouble} for trouble in sampler.troubles()]
         except Exception as error:  # noqa: BLE001 - a run must not end because it cannot be watched
             self._every_s = self._sample_at = float("inf")
             self._ready.append({"message": f"no more samples of this node: {type(error).__name__}: {error}"})

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+import threading
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
-from ..system import facts
+from ..system import facts, nvml
 
 _MIB = 1 << 20
 _DRM = "/sys/class/drm"
+_PATIENCE_S = 2.0
+"""How long a sample waits for the GPUs; then it has the rest, and GPUs follow once their driver answers."""
 
 
 class Gpu(NamedTuple):
@@ -25,58 +28,102 @@ class Gpu(NamedTuple):
 
 
 class Gpus:
-    """The GPUs that workers with this environment see. The first reading may take a second."""
+    """The GPUs that workers with this environment see."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._env = env
         self._devices: Optional[Sequence[Any]] = None
+        self._reading: Optional[threading.Thread] = None
+        self._found: List[Gpu] = []
+        self._error: Optional[Exception] = None
+        self._warned: Set[str] = set()
+        self._troubles: List[str] = []
 
     def now(self) -> List[Gpu]:
-        """All of them, in the order of the workers' device numbers."""
-        if self._devices is None:
-            self._devices = _nvidia(self._env) or _amd(self._env)
-        return [device.now() for device in self._devices]
+        """All of them, in the order of the workers' device numbers; none while their driver does not answer."""
+        if self._devices is not None and not self._devices:
+            return []
+        if self._reading is None or not self._reading.is_alive():
+            self._reading = threading.Thread(target=self._read, daemon=True, name="gpus")
+            self._reading.start()
+        self._reading.join(_PATIENCE_S)
+        if self._reading.is_alive():
+            if self._devices is not None:  # at first, it may only be slow
+                self._warn("the driver of the GPUs does not answer")
+            return []
+        if self._error is not None:
+            raise self._error
+        return self._found
+
+    def troubles(self) -> List[str]:
+        """What is wrong with GPUs, since the last call; each once."""
+        found, self._troubles = self._troubles, []
+        return found
+
+    def _read(self) -> None:
+        try:
+            if self._devices is None:
+                self._devices = _nvidia(self._env) or _amd(self._env)
+            self._found = [device.now() for device in self._devices]
+            for device in self._devices:
+                if trouble := device.trouble:
+                    self._warn(trouble)
+        except Exception as error:  # noqa: BLE001 - for the thread that asks
+            self._error = error
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            self._troubles.append(text)
 
 
 class _Nvidia:
-    """A device of NVML."""
+    """A device of NVML; a MIG instance has no use and no power of its own."""
 
-    def __init__(self, nvml: Any, handle: ctypes.c_void_p) -> None:
-        self._nvml, self._handle = nvml, handle
+    trouble = ""
+
+    def __init__(self, library: nvml.Nvml, name: str, handle: ctypes.c_void_p, code: int) -> None:
+        """`code`: that with which NVML has returned the handle."""
+        self._nvml, self._name, self._handle, self._code = library, name, handle, code
 
     def now(self) -> Gpu:
         use, memory, power = (ctypes.c_uint * 2)(), (ctypes.c_ulonglong * 3)(), ctypes.c_uint()
         values: Dict[str, int] = {}
-        if self._nvml.nvmlDeviceGetUtilizationRates(self._handle, use) == 0:  # gpu, memory
+        if self._gives("nvmlDeviceGetUtilizationRates", use):  # gpu, memory
             values["use"] = use[0]
-        if self._nvml.nvmlDeviceGetMemoryInfo(self._handle, memory) == 0:  # total, free, used
+        if self._gives("nvmlDeviceGetMemoryInfo", memory):  # total, free, used
             values.update(memory_mib=memory[2] // _MIB, memory_total_mib=memory[0] // _MIB)
-        if self._nvml.nvmlDeviceGetPowerUsage(self._handle, ctypes.byref(power)) == 0:  # milliwatts
+        if self._gives("nvmlDeviceGetPowerUsage", ctypes.byref(power)):  # milliwatts
             values["power_w"] = round(power.value / 1000)
+        if self._code == nvml.LOST:
+            self.trouble = f"GPU {self._name} is lost: it has fallen off the bus, or was reset (see dmesg for its Xid)"
         return Gpu(**values)
+
+    def _gives(self, name: str, into: Any) -> bool:
+        if self._code == nvml.LOST:  # and it stays lost
+            return False
+        code = self._nvml.call(name, self._handle, into)
+        self._code = code if code == nvml.LOST else self._code
+        return code == nvml.OK
 
 
 def _nvidia(env: Mapping[str, str]) -> List[_Nvidia]:
-    try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return []
-    count = ctypes.c_uint(0)
-    if nvml.nvmlInit_v2() != 0 or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
-        return []
-    found = []
-    for name in facts.visible(env.get("CUDA_VISIBLE_DEVICES"), count.value):
+    """One for each of the workers' device numbers, also if NVML cannot open it; as in CUDA, an unknown one ends it."""
+    library = nvml.opened()
+    found: List[_Nvidia] = []
+    for name in facts.visible(env.get("CUDA_VISIBLE_DEVICES"), library.count()) if library else ():
         handle = ctypes.c_void_p()
-        if name.isdigit():
-            code = nvml.nvmlDeviceGetHandleByIndex_v2(int(name), ctypes.byref(handle))
-        else:
-            code = nvml.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(handle))
-        found += [_Nvidia(nvml, handle)] if code == 0 else []
+        code = library.device(name, handle) if library else nvml.NOT_FOUND
+        if library is None or code == nvml.NOT_FOUND:
+            break
+        found.append(_Nvidia(library, name, handle, code))
     return found
 
 
 class _Amd:
     """A device of the amdgpu driver, by its directory in sysfs."""
+
+    trouble = ""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory

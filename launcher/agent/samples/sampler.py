@@ -54,6 +54,10 @@ class Sampler:
         fields.update(_of_use([used.get(rank.pid) for rank in ranks]))
         return self._changes.of(fields)
 
+    def troubles(self) -> List[str]:
+        """What is wrong with devices, since the last call."""
+        return self._gpus.troubles()
+
     def last(self, ranks: Sequence[Rank]) -> Dict[str, Any]:
         """The fields of the last sample: only what the ranks have written and told, as they have ended."""
         return self._changes.of(self._of_ranks(ranks))

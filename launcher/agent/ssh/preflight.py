@@ -37,7 +37,7 @@ def preflight(request: Dict[str, Any]) -> Dict[str, Any]:
         "python_version": facts.python_version(),
         "torch": _torch_version(),
         **_framework(str(request.get("contract") or "env")),
-        "gpus": len(facts.gpus(dict(os.environ))),
+        "gpus": facts.gpu_count(dict(os.environ)),
         "cpus": facts.cpus(),
         "dir": base,
         "directory": directory,

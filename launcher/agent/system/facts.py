@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import sys
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from . import cgroup
+from . import cgroup, nvml
 
 THREADS = "OMP_NUM_THREADS"
 
@@ -21,18 +20,6 @@ def python_version() -> str:
 def cpus() -> int:
     """The number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0))
-
-
-def _nvml_gpus() -> int:
-    """The number of GPUs that the NVIDIA driver shows, without MIG instances, which CUDA_VISIBLE_DEVICES names."""
-    try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return 0
-    count = ctypes.c_uint(0)
-    if nvml.nvmlInit_v2() != 0 or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
-        return 0
-    return count.value
 
 
 def _amd_gpus() -> int:
@@ -71,12 +58,20 @@ def visible(variable: Optional[str], count: int) -> List[str]:
 
 
 def gpus(env: Mapping[str, str]) -> List[str]:
-    """The ids of the GPUs that workers with this environment would see."""
-    found = _nvml_gpus()
+    """The ids of the GPUs that workers with this environment would see. Raises `NoAnswerError`, see `nvml`."""
+    found = nvml.gpus()
     if found:
         return visible(env.get("CUDA_VISIBLE_DEVICES"), found)
     found = _amd_gpus()
     return visible(env.get("HIP_VISIBLE_DEVICES", env.get("ROCR_VISIBLE_DEVICES")), found) if found else []
+
+
+def gpu_count(env: Mapping[str, str]) -> Optional[int]:
+    """How many GPUs these are; None if their driver does not answer."""
+    try:
+        return len(gpus(env))
+    except nvml.NoAnswerError:
+        return None
 
 
 def oom_kills() -> int:
@@ -109,7 +104,7 @@ def host(env: Mapping[str, str]) -> Dict[str, Any]:
     return {
         "cpus": cpus(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "gpus": len(gpus(env)),
+        "gpus": gpu_count(env),
         "kernel": os.uname().release,
         "python_version": python_version(),
     }

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.agent.job import Job
-    from launcher.backends._base import PlannedNode
+    from launcher.backends._plan import PlannedNode
     from launcher.payload.snapshot import Snapshot
 
 
@@ -75,6 +75,11 @@ class AnsiblePlan:
 
     container: Mapping[str, Any] | None = None
     """`runtime`, `image`, `mounts` and `python` of the container that the agents run in."""
+
+    @property
+    def tasks(self) -> tuple[int, ...]:
+        """There are no job arrays."""
+        return ()
 
     @property
     def master(self) -> str:

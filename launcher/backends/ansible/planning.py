@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from launcher.agent import contracts
 from launcher.agent.failures import Failure
 from launcher.agent.forkserver.guess import SURELY
-from launcher.backends._base import PlannedNode
 from launcher.backends._interpreter import needed
+from launcher.backends._plan import PlannedNode
 from launcher.backends._roles import names_of, parts_of_nodes, with_roles
 from launcher.backends.ansible import ansible_config as config
 from launcher.backends.ansible import inventory, of_roles, playbook

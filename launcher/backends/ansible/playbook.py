@@ -268,6 +268,7 @@ class Playbook:
 def _about(step: str, answer: Mapping[str, Any]) -> str:
     """A host's answer in a few words; each step's answers have their own form."""
     if step == "preflight":
-        has = f"Python {answer['python_version']}, torch {answer['torch']}, {answer['gpus']} GPUs"
+        gpus = "GPUs that do not answer" if answer["gpus"] is None else f"{answer['gpus']} GPUs"
+        has = f"Python {answer['python_version']}, torch {answer['torch']}, {gpus}"
         return f"{has}, {answer['free_bytes'] / 1e9:.0f} GB free"
     return f"process {answer['agent']['pid']}" if step == "start" else "done"

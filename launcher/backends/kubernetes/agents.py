@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.agent.failures import Failure
-from launcher.backends._base import PlannedNode
+from launcher.backends._plan import PlannedNode
 from launcher.backends._roles import with_roles
 from launcher.backends.kubernetes import parts, pod
 from launcher.errors import SpecError

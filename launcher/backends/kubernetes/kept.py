@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from launcher.agent.job import Job
 from launcher.agent.roles import IGNORE
-from launcher.backends._base import PlannedNode, master_text
+from launcher.backends._base import master_text
+from launcher.backends._plan import PlannedNode
 from launcher.backends.kubernetes import about, granted, kubeconfig
 from launcher.backends.kubernetes.plan import KubernetesPlan
 from launcher.backends.kubernetes.pod import RUN_LABEL, key_name

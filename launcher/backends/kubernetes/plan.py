@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.agent.job import Job
-    from launcher.backends._base import PlannedNode
+    from launcher.backends._plan import PlannedNode
     from launcher.backends.kubernetes.objects import Manifest
     from launcher.payload.snapshot import Snapshot
 
@@ -58,6 +58,11 @@ class KubernetesPlan:
     def has_key(self) -> bool:
         """Whether a submission creates a Secret: for the key of several nodes, a function, or URLs of receivers."""
         return self.job.max_nodes > 1 or self.job.function is not None or self.job.notify is not None
+
+    @property
+    def tasks(self) -> tuple[int, ...]:
+        """There are no job arrays."""
+        return ()
 
     def to_json(self) -> Planned:
         """The manifests and the spec."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.agent.job import Job
-    from launcher.backends._base import PlannedNode
+    from launcher.backends._plan import PlannedNode
 
 _AGENT = ("-u", "agent.pyz", "--spec", "spec.json", "--node-rank")
 _START = """\
@@ -75,6 +75,11 @@ class LocalPlan:
     def argv(self, node_rank: int) -> tuple[str, ...]:
         """The command that starts a node's agent."""
         return argv_of(self.run_dir, self.python, node_rank)
+
+    @property
+    def tasks(self) -> tuple[int, ...]:
+        """There are no job arrays."""
+        return ()
 
     def to_json(self) -> Planned:
         """The argv of each node and the spec that all of them read."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.agent.job import Job
-    from launcher.backends._base import PlannedNode
+    from launcher.backends._plan import PlannedNode
     from launcher.backends.slurm.allocation import Allocation
     from launcher.backends.slurm.placed import Placed
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from launcher.backends._base import PlannedNode
 from launcher.backends._interpreter import needed
+from launcher.backends._plan import PlannedNode
 from launcher.backends._roles import names_of, parts_of_nodes, with_roles
 from launcher.backends.slurm import allocation, components, one_file, run_files, script, words
 from launcher.backends.slurm import placed as places

@@ -46,6 +46,7 @@ _NOT_OURS: tuple[str, ...] = (
     "tracking",
     "notify",
     "notify_secret",
+    "stragglers",
 )
 _NOT_OURS += (
     "module",
