@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, TypedDict
+from typing import Any, Dict, List, Optional, TypedDict
 
 
 class GroupToAgent(TypedDict, total=False):
@@ -17,12 +17,15 @@ class GroupToAgent(TypedDict, total=False):
     between_s: float
     """With `samples`: the time between the two."""
 
+    recorder: Optional[Dict[str, Any]]
+    """The flight recorder of this node's workers, as JSON. With `stacks_asked`: its dumps are asked for, too."""
+
 
 class AgentToGroup(TypedDict, total=False):
     """Identified by `stacks` or `quiet`."""
 
     stacks: Dict[str, Any]
-    """The answer: `number`, `host`, `groups`, and what each rank has `used`."""
+    """The answer: `number`, `host`, `groups`, what each rank has `used`, and `flight` if dumps were asked for."""
 
     quiet: bool
     """Whether this node's workers have been silent for `hang_after_s`."""

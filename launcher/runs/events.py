@@ -108,7 +108,7 @@ _KINDS = _named(
     ("ranks odd", _counts),
     ("time silent_s limit_s deadline duration_s", numbers.is_number),
     ("exit_code", _code),
-    ("interfaces notes", lambda value: isinstance(value, list) and all(map(_text, value))),
+    ("interfaces notes files problems", lambda value: isinstance(value, list) and all(map(_text, value))),
     ("variables", _variables),
     ("threads", _threads),
     ("cause", lambda value: isinstance(value, dict)),
@@ -118,6 +118,7 @@ _KINDS = _named(
     ("rank_cpu rank_memory_mib rank_lines rank_step rank_steps rank_loss rank_time", _column(numbers.is_number)),
     ("rank_state", _column(_text)),
     ("groups", _stack_groups),
+    ("findings", lambda value: isinstance(value, list) and all(isinstance(each, dict) for each in value)),
     ("early keyboard whole", lambda value: isinstance(value, bool)),
 )
 """Fields in docs/agent-stream.md that the launcher relies on."""

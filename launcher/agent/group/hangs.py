@@ -15,10 +15,12 @@ from ..job import Job
 from ..store.interface import Store
 
 if TYPE_CHECKING:
+    from ..contracts._contract import Variable
+    from ..flight.recorder import Recorder
     from ..hang_messages import AgentToGroup, GroupToAgent
 
 ASK = "stacks/ask"
-"""Key with the number of the last request."""
+"""Key with the number of the last request, and ` dumps` if it is also for what flight recorders have."""
 
 GATHER_S = 6.0
 """How long all nodes may take to answer; some need py-spy."""
@@ -34,6 +36,12 @@ class Hangs:
     def __init__(self, job: Job, node_rank: int) -> None:
         self.send: Callable[[GroupToAgent], object] = lambda _: None
         """Sends to the agent."""
+
+        self.recorder: Optional[Recorder] = None
+        """The flight recorder of this node's workers in this round."""
+
+        self.recorders: List[Variable] = []
+        """The variables that switch it on."""
 
         self._job, self._node = job, node_rank
         self._heard: queue.Queue[AgentToGroup] = queue.Queue()
@@ -51,12 +59,16 @@ class Hangs:
         """Do what is due. `asked`: the value of `ASK`."""
         while not self._heard.empty():
             self._publish(store, self._heard.get())
-        number = int(asked or b"0")
+        text, _, dumps = (asked or b"0").partition(b" ")
+        number, recorder = int(text), self._recording() if dumps else None
         for each in range(max(self._answered, number - _AT_ONCE) + 1, number + 1):  # several nodes may ask at once
-            self.send({"stacks_asked": each})
+            self.send({"stacks_asked": each, "recorder": recorder})
         self._answered = max(self._answered, number)
         if self._node == 0 and self._job.hang_after_s:
             self._watch(store, time.monotonic())
+
+    def _recording(self) -> Optional[Dict[str, Any]]:
+        return self.recorder._asdict() if self.recorder else None
 
     def _publish(self, store: Store, message: AgentToGroup) -> None:
         if "quiet" in message:
@@ -75,7 +87,7 @@ class Hangs:
             self._samples.append(self._gathering.answers)
             self._gathering = None
             if len(self._samples) == 2:
-                self.send({"samples": self._samples, "between_s": self._pause_s})
+                self.send({"samples": self._samples, "between_s": self._pause_s, "recorder": self._recording()})
                 self._samples = []
                 self._patience_s = max(self._job.hang_after_s or 0.0, self._patience_s * _GROWS)
             self._next_at = now + (self._patience_s if not self._samples else self._pause_s)
@@ -97,9 +109,10 @@ class Hangs:
 class Gathering:
     """One request to all nodes, and their answers."""
 
-    def __init__(self, store: Store, nodes: int, limit_s: float = GATHER_S) -> None:
+    def __init__(self, store: Store, nodes: int, limit_s: float = GATHER_S, *, dumps: bool = False) -> None:
+        """`dumps`: whether flight recorders are to write theirs, and the nodes to answer with them."""
         self._number = store.add("stacks/requests", 1)
-        store.set(ASK, str(self._number))
+        store.set(ASK, f"{self._number} dumps" if dumps else str(self._number))
         self._keys = [f"stacks/{self._number}/{node}" for node in range(nodes)]
         self._limit = time.monotonic() + limit_s
         self.answers: List[Dict[str, Any]] = []

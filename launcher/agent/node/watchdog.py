@@ -65,23 +65,26 @@ class Watchdog:
     def hear(self, message: GroupToAgent) -> None:
         """Answer a request of the worker group's process."""
         if "stacks_asked" in message:
-            number = message["stacks_asked"]
-            self._stacks.take(lambda groups: self._answer(number, groups))
+            number, recorder = message["stacks_asked"], message["recorder"]
+            self._stacks.take(
+                lambda groups: self._stacks.dumps.take(recorder, lambda flight: self._answer(number, groups, flight))
+            )
         elif "samples" in message:
-            self._judge(message["samples"], message["between_s"])
+            self._judge(message)
 
-    def _answer(self, number: int, groups: List[Stack]) -> None:
+    def _answer(self, number: int, groups: List[Stack], flight: Optional[Dict[str, Any]]) -> None:
         from ..stacks import usage  # few runs are asked
 
         used = {worker.about["rank"]: usage.of(worker.about["pid"]) for worker in self._workers.running()}
         answer: Dict[str, Any] = {"number": number, "host": self._place.host, "groups": groups, "used": used}
+        answer.update({"flight": flight} if flight else {})
         self._server.group.send({"stacks": answer})
 
-    def _judge(self, samples: List[List[Dict[str, Any]]], between_s: float) -> None:
+    def _judge(self, message: GroupToAgent) -> None:
         from ..stacks import judging
 
-        first, second = map(judging.sample, samples)
-        hang = judging.judge(first, second, between_s)
+        first, second = map(judging.sample, message["samples"])
+        hang = judging.judge(first, second, message["between_s"])
         if hang is None or not self._quiet or self._told:
             return
         self._told = True
@@ -91,7 +94,9 @@ class Watchdog:
             "hang", silent_s=silent_s, odd=hang.odd, message=hang.message, groups=hang.groups, action=action
         )
         if action in (END, RESTART):
-            self._act(hang, second.hosts, silent_s, ends=action == END)
+            self._stacks.dumps.take(
+                message["recorder"], lambda _: self._act(hang, second.hosts, silent_s, ends=action == END)
+            )
 
     def _act(self, hang: Hang, hosts: Dict[int, str], silent_s: float, *, ends: bool) -> None:
         """Have this node's workers fail, with the hang as the cause: all nodes then end or restart as after a failure.

@@ -78,10 +78,10 @@ def message(seen: Sample, odd: Sequence[int]) -> str:
     return sentences.summary(_odd_first(seen.groups, odd), lambda rank: seen.hosts.get(rank, ""))
 
 
-def missing(seen: Sample, ranks: Sequence[int], called: str) -> str:
+def missing(seen: Sample, ranks: Sequence[int], called: str, which: str = "") -> str:
     """What ranks do that have not come to a collective: `rank 37 (n5) never called all_reduce: it is in open() (...)`.
 
-    Empty if nothing is known of them.
+    Empty if nothing is known of them. `which`: which of all calls, if that is known; then it is certain.
     """
     parts = []
     for group in seen.groups:
@@ -91,7 +91,7 @@ def missing(seen: Sample, ranks: Sequence[int], called: str) -> str:
         several = len(late) > 1
         who = sentences.named(late, lambda rank: seen.hosts.get(rank, ""))
         inside = sentences.collective(group["frames"])
-        never = f" never called {called}:" if called and inside != called else ":"
+        never = f" never called {called}{which}:" if called and (which or inside != called) else ":"
         parts.append(f"{who}{never} {'they' if several else 'it'} {sentences.doing(group, several=several)}")
     return "; ".join(parts)
 
