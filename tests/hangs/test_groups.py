@@ -25,13 +25,25 @@ def meet():
 def asleep():
     time.sleep(3600)
 
-rank, world, restarts = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"))
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+began = time.monotonic()
 print("ready", world, flush=True)
 while world == 2 and sys.argv[1] == "when alone":
     time.sleep(0.2)
     print("goes on", flush=True)
-if sys.argv[1] == "once" and restarts:
+while sys.argv[1] == "until" and not os.path.exists("again"):
+    time.sleep(0.5)
+if sys.argv[1] == "until" or (sys.argv[1] == "once" and os.path.exists("again")):
     sys.exit()
+while sys.argv[1] == "tells" and rank == world - 1 and time.monotonic() < began + 15:
+    time.sleep(1)
+    print("lives", flush=True)
+if sys.argv[1] == "tells":
+    time.sleep(0 if rank == world - 1 else 17)
+    sys.exit()
+if sys.argv[1] == "once" and rank == 0:
+    time.sleep(2)
+    os.mkdir("again")
 (asleep if rank == world - 1 and sys.argv[1] != "never" else meet)()
 """
 WATCHED = ("--hang-after", "3s", "--grace", "2s", "--output", "json")
@@ -101,23 +113,46 @@ def test_a_run_that_hangs_again_is_started_again_until_none_are_left(distlaunch:
 ROLES = """
 [roles.first]
 script = "odd.py"
-args = ["never"]
+args = ["{first}"]
 nodes = 1
 nproc_per_node = 2
 
 [roles.second]
 script = "odd.py"
-args = ["{how}"]
+args = ["{second}"]
 nodes = 1
 nproc_per_node = 3
+on_failure = "restart_role"
+max_restarts = 1
 """
 
 
 def test_a_role_that_hangs_ends_the_run_with_its_rank_as_the_cause(distlaunch: Cli) -> None:
     distlaunch.write("odd.py", SCRIPT)
-    roles = str(distlaunch.write("run.toml", ROLES.format(how="always")))
+    roles = str(distlaunch.write("run.toml", ROLES.format(first="never", second="always")))
 
     run = distlaunch("local", "--on-hang", "end", *WATCHED, f"--roles={roles}")
 
     cause = run.json["result"]["cause"]
     assert (cause["class"], cause["rank"]) == ("no_progress", 4), cause
+
+
+def test_only_the_role_that_hangs_is_started_again(distlaunch: Cli) -> None:
+    distlaunch.write("odd.py", SCRIPT)
+    roles = str(distlaunch.write("run.toml", ROLES.format(first="until", second="once")))
+
+    run = distlaunch("local", "--on-hang", "restart", *WATCHED, f"--roles={roles}")
+
+    assert run.exit_code == 0, run.stderr
+    assert [(event["action"], event["odd"]) for event in events(distlaunch, "hang")] == [("restart", [4])]
+    assert [event["round"] for event in events(distlaunch, "rendezvous", 0)] == [0]
+    assert [event["round"] for event in events(distlaunch, "rendezvous", 1)] == [0, 1]
+
+
+def test_a_run_of_which_one_node_writes_is_not_silent(distlaunch: Cli) -> None:
+    script = str(distlaunch.write("odd.py", SCRIPT))
+
+    run = distlaunch("local", "--nodes", "2", "--nproc-per-node", "1", "--on-hang", "end", *WATCHED, script, "tells")
+
+    assert run.exit_code == 0, run.stderr
+    assert events(distlaunch, "hang") == []

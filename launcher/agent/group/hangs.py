@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import queue
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
 
 from ..job import Job
 from ..store.interface import Store
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 ASK = "stacks/ask"
 """Key with the number of the last request, and ` dumps` if it is also for what flight recorders have."""
+
+ACT = "stacks/act"
+"""Key with what node 0 has decided about a hang: the node of that rank has it fail."""
 
 GATHER_S = 6.0
 """How long all nodes may take to answer; some need py-spy."""
@@ -44,19 +47,39 @@ class Hangs:
         """The variables that switch it on."""
 
         self._job, self._node = job, node_rank
+        self._round, self._count = 0, job.max_nodes
         self._heard: queue.Queue[AgentToGroup] = queue.Queue()
         self._answered = 0
+        self._acted: Optional[bytes] = b"unknown"
         self._quiet = False
         self._samples: List[List[Dict[str, Any]]] = []
         self._gathering: Optional[Gathering] = None
-        self._next_at = self._patience_s = 0.0
+        self._next_at = self._patience_s = self._sampled_at = 0.0
+
+    def begin(self, number: int, nodes: int) -> None:
+        """A round begins, on this many nodes of this role: publish that this one takes part."""
+        self._round, self._count = number, self._job.max_nodes if self._job.roles else nodes
+        self._heard.put({"quiet": self._quiet})
+
+    def members(self, store: Store) -> List[int]:
+        """The nodes of this round, as far as they have begun it."""
+        told = self._told(store) if self._job.elastic else {}
+        return [node for node in range(self._job.max_nodes) if node in told or not self._job.elastic]
+
+    def _told(self, store: Store) -> Dict[int, bytes]:
+        """By node, whether it is quiet. In an elastic run lost nodes count no more: each round has keys of its own."""
+        found = store.peek([self._key(node) for node in range(self._job.max_nodes)])
+        return {node: each for node, each in enumerate(found) if each is not None}
+
+    def _key(self, node: int) -> str:
+        return f"quiet/{self._round}/{node}" if self._job.elastic else f"quiet/{node}"
 
     def hear(self, message: AgentToGroup) -> None:
         """Take a message of the agent, in any thread."""
         self._heard.put(message)
 
-    def attend(self, store: Store, asked: Optional[bytes]) -> None:
-        """Do what is due. `asked`: the value of `ASK`."""
+    def attend(self, store: Store, asked: Optional[bytes], act: Optional[bytes]) -> None:
+        """Do what is due. `asked` and `act`: the values of `ASK` and `ACT`."""
         while not self._heard.empty():
             self._publish(store, self._heard.get())
         text, _, dumps = (asked or b"0").partition(b" ")
@@ -64,6 +87,9 @@ class Hangs:
         for each in range(max(self._answered, number - _AT_ONCE) + 1, number + 1):  # several nodes may ask at once
             self.send({"stacks_asked": each, "recorder": recorder})
         self._answered = max(self._answered, number)
+        if act and self._acted not in (act, b"unknown"):  # what was decided before this node came is over
+            self.send({"act": json.loads(act), "recorder": self._recording()})
+        self._acted = act
         if self._node == 0 and self._job.hang_after_s:
             self._watch(store, time.monotonic())
 
@@ -74,7 +100,9 @@ class Hangs:
         if "quiet" in message:
             self._quiet = message["quiet"]
             self._samples, self._gathering, self._patience_s = [], None, 0.0
-            store.set(f"quiet/{self._node}", "1" if self._quiet else "0")
+            store.set(self._key(self._node), "1" if self._quiet else "0")
+        elif "act" in message:
+            store.set(ACT, json.dumps(message["act"]))
         else:
             answer = message["stacks"]
             store.set(f"stacks/{answer['number']}/{self._node}", json.dumps(answer))
@@ -87,14 +115,15 @@ class Hangs:
             self._samples.append(self._gathering.answers)
             self._gathering = None
             if len(self._samples) == 2:
-                self.send({"samples": self._samples, "between_s": self._pause_s, "recorder": self._recording()})
+                self.send({"samples": self._samples, "between_s": max(now - self._sampled_at, 0.001)})
                 self._samples = []
                 self._patience_s = max(self._job.hang_after_s or 0.0, self._patience_s * _GROWS)
+            self._sampled_at = now
             self._next_at = now + (self._patience_s if not self._samples else self._pause_s)
         elif now >= self._next_at:
             self._next_at = now + _LOOK_S
             if self._samples or (self._quiet and self._all_are_quiet(store)):
-                self._gathering = Gathering(store, self._job.max_nodes)
+                self._gathering = Gathering(store, self.members(store))
 
     @property
     def _pause_s(self) -> float:
@@ -102,18 +131,18 @@ class Hangs:
         return min(_AGAIN_S, (self._job.hang_after_s or 0.0) / 4)
 
     def _all_are_quiet(self, store: Store) -> bool:
-        told = store.peek([f"quiet/{node}" for node in range(self._job.max_nodes)])
-        return all(each == b"1" for each in told if each is not None)
+        told = self._told(store)
+        return len(told) >= self._count and all(each == b"1" for each in told.values())
 
 
 class Gathering:
     """One request to all nodes, and their answers."""
 
-    def __init__(self, store: Store, nodes: int, limit_s: float = GATHER_S, *, dumps: bool = False) -> None:
-        """`dumps`: whether flight recorders are to write theirs, and the nodes to answer with them."""
+    def __init__(self, store: Store, nodes: Sequence[int], limit_s: float = GATHER_S, *, dumps: bool = False) -> None:
+        """`nodes`: which are to answer. `dumps`: whether flight recorders write theirs, and the nodes send them."""
         self._number = store.add("stacks/requests", 1)
         store.set(ASK, f"{self._number} dumps" if dumps else str(self._number))
-        self._keys = [f"stacks/{self._number}/{node}" for node in range(nodes)]
+        self._keys = [f"stacks/{self._number}/{node}" for node in nodes]
         self._limit = time.monotonic() + limit_s
         self.answers: List[Dict[str, Any]] = []
 

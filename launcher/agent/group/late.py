@@ -21,9 +21,9 @@ _LOOK_S = 0.05
 class LateRanks:
     """At most one request, to all nodes; it costs nothing until then."""
 
-    def __init__(self, store: Store, nodes: int, hangs: Hangs, tell: Callable[[Dict[str, Any]], None]) -> None:
-        """`nodes`: how many have to answer. `tell` gets what the flight recorders tell, as fields of an event."""
-        self._store, self._nodes, self._recorder = store, nodes, hangs.recorder
+    def __init__(self, store: Store, hangs: Hangs, tell: Callable[[Dict[str, Any]], None]) -> None:
+        """`tell` gets what the flight recorders tell, as fields of an event."""
+        self._store, self._hangs, self._recorder = store, hangs, hangs.recorder
         self._tell = tell
         self._gathering: Optional[Gathering] = None
 
@@ -33,8 +33,8 @@ class LateRanks:
         `kind`: the class of the failure. Of a hang, the stacks are known.
         """
         if self._gathering is None and (kind == Failure.COLLECTIVE or (kind == Failure.NO_PROGRESS and self._recorder)):
-            dumps = self._recorder is not None
-            self._gathering = Gathering(self._store, self._nodes, _WITH_DUMPS_S if dumps else _LIMIT_S, dumps=dumps)
+            dumps, nodes = self._recorder is not None, self._hangs.members(self._store)
+            self._gathering = Gathering(self._store, nodes, _WITH_DUMPS_S if dumps else _LIMIT_S, dumps=dumps)
 
     def explained(self, cause: Cause, waited: Set[int], every: Sequence[int]) -> Cause:
         """The cause, with the ranks that `waited` have waited for, and where these are. `every`: all ranks."""

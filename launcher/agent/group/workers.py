@@ -90,8 +90,9 @@ class Workers:
         serves = self.requests.contract.serves
         self._serving = {self.requests.rank_of(each) for each in workers if serves(self._job, each)}
         self.requests.begin(workers, peers)
-        answers = self._job.max_nodes if self._job.roles else group.nodes
-        late = LateRanks(self._nodes.store, answers, self._nodes.whole.hangs, self._tell_of_recorders)
+        hangs = self._nodes.whole.hangs
+        hangs.begin(self._nodes.round, group.nodes)
+        late = LateRanks(self._nodes.store, hangs, self._tell_of_recorders)
         self._waits = Waits(self._nodes.members.store, group.node_rank, group.nodes, self._world, late)
         self._agent.event(
             "rendezvous",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import threading
@@ -17,7 +18,7 @@ LIMIT_S = 3.0
 
 _JOINS_S = 0.5
 _NO_PYTHON = "Failed to find python version from target process"
-_REFUSED = "Permission Denied"
+_REFUSED = re.compile("permission denied|operation not permitted", re.IGNORECASE)
 _MAX_WHY, _MAX_FRAMES = 100, 40
 
 Spied = Union[Stack, str]
@@ -62,7 +63,7 @@ def _why(done: subprocess.CompletedProcess[bytes]) -> str:
     said = done.stderr.decode(errors="replace")
     if _NO_PYTHON in said:
         return ""
-    if _REFUSED in said:
+    if _REFUSED.search(said):
         return "the kernel does not let it read the process (ptrace)"
     causes = [line.partition(": ")[2] for line in said.splitlines() if line.strip()[:2] in ("0:", "1:")]
     first = causes[0] if causes else said.strip().partition("\n")[0]
