@@ -26,7 +26,6 @@ def asleep():
     time.sleep(3600)
 
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-began = time.monotonic()
 print("ready", world, flush=True)
 while world == 2 and sys.argv[1] == "when alone":
     time.sleep(0.2)
@@ -35,12 +34,15 @@ while sys.argv[1] == "until" and not os.path.exists("again"):
     time.sleep(0.5)
 if sys.argv[1] == "until" or (sys.argv[1] == "once" and os.path.exists("again")):
     sys.exit()
-while sys.argv[1] == "tells" and rank == world - 1 and time.monotonic() < began + 15:
+if sys.argv[1] == "tells" and rank == 0:
+    time.sleep(15)
+    os.mkdir("over")
+    sys.exit()
+while sys.argv[1] == "tells":
     time.sleep(1)
     print("lives", flush=True)
-if sys.argv[1] == "tells":
-    time.sleep(0 if rank == world - 1 else 17)
-    sys.exit()
+    if os.path.exists("over"):
+        sys.exit()
 if sys.argv[1] == "once" and rank == 0:
     time.sleep(2)
     os.mkdir("again")

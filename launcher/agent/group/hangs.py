@@ -8,28 +8,20 @@ from __future__ import annotations
 
 import json
 import queue
-import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
 from ..job import Job
 from ..store.interface import Store
+from .sampling import Sampling
 
 if TYPE_CHECKING:
     from ..contracts._contract import Variable
     from ..flight.recorder import Recorder
     from ..hang_messages import AgentToGroup, GroupToAgent
 
-ASK = "stacks/ask"
-"""Key with the number of the last request, and ` dumps` if it is also for what flight recorders have."""
-
 ACT = "stacks/act"
 """Key with what node 0 has decided about a hang: the node of that rank has it fail."""
 
-GATHER_S = 6.0
-"""How long all nodes may take to answer; some need py-spy."""
-
-_LOOK_S, _AGAIN_S = 1.0, 30.0
-_GROWS = 2.0
 _AT_ONCE = 4
 
 
@@ -52,9 +44,7 @@ class Hangs:
         self._answered = 0
         self._acted: Optional[bytes] = b"unknown"
         self._quiet = False
-        self._samples: List[List[Dict[str, Any]]] = []
-        self._gathering: Optional[Gathering] = None
-        self._next_at = self._patience_s = self._sampled_at = 0.0
+        self._sampling = Sampling(job.hang_after_s or 0.0)
 
     def begin(self, number: int, nodes: int) -> None:
         """A round begins, on this many nodes of this role: publish that this one takes part."""
@@ -91,7 +81,9 @@ class Hangs:
             self.send({"act": json.loads(act), "recorder": self._recording()})
         self._acted = act
         if self._node == 0 and self._job.hang_after_s:
-            self._watch(store, time.monotonic())
+            found = self._sampling.look(store, lambda: self._quiet and self._all_are_quiet(store), self.members)
+            if found:
+                self.send(found)
 
     def _recording(self) -> Optional[Dict[str, Any]]:
         return self.recorder._asdict() if self.recorder else None
@@ -99,7 +91,7 @@ class Hangs:
     def _publish(self, store: Store, message: AgentToGroup) -> None:
         if "quiet" in message:
             self._quiet = message["quiet"]
-            self._samples, self._gathering, self._patience_s = [], None, 0.0
+            self._sampling = Sampling(self._job.hang_after_s or 0.0)
             store.set(self._key(self._node), "1" if self._quiet else "0")
         elif "act" in message:
             store.set(ACT, json.dumps(message["act"]))
@@ -107,52 +99,6 @@ class Hangs:
             answer = message["stacks"]
             store.set(f"stacks/{answer['number']}/{self._node}", json.dumps(answer))
 
-    def _watch(self, store: Store, now: float) -> None:
-        """On node 0: take two samples once all nodes are quiet, and again after twice the time."""
-        if self._gathering is not None:
-            if not self._gathering.is_over(store):
-                return
-            self._samples.append(self._gathering.answers)
-            self._gathering = None
-            if len(self._samples) == 2:
-                self.send({"samples": self._samples, "between_s": max(now - self._sampled_at, 0.001)})
-                self._samples = []
-                self._patience_s = max(self._job.hang_after_s or 0.0, self._patience_s * _GROWS)
-            self._sampled_at = now
-            self._next_at = now + (self._patience_s if not self._samples else self._pause_s)
-        elif now >= self._next_at:
-            self._next_at = now + _LOOK_S
-            if self._samples or (self._quiet and self._all_are_quiet(store)):
-                self._gathering = Gathering(store, self.members(store))
-
-    @property
-    def _pause_s(self) -> float:
-        """The time between two samples."""
-        return min(_AGAIN_S, (self._job.hang_after_s or 0.0) / 4)
-
     def _all_are_quiet(self, store: Store) -> bool:
         told = self._told(store)
         return len(told) >= self._count and all(each == b"1" for each in told.values())
-
-
-class Gathering:
-    """One request to all nodes, and their answers."""
-
-    def __init__(self, store: Store, nodes: Sequence[int], limit_s: float = GATHER_S, *, dumps: bool = False) -> None:
-        """`nodes`: which are to answer. `dumps`: whether flight recorders write theirs, and the nodes send them."""
-        self._number = store.add("stacks/requests", 1)
-        store.set(ASK, f"{self._number} dumps" if dumps else str(self._number))
-        self._keys = [f"stacks/{self._number}/{node}" for node in nodes]
-        self._limit = time.monotonic() + limit_s
-        self.answers: List[Dict[str, Any]] = []
-
-    def is_over(self, store: Store) -> bool:
-        """Whether all nodes have answered, or have had the time to."""
-        found = store.peek(self._keys)
-        self.answers = [json.loads(each) for each in found if each]
-        over = None not in found or time.monotonic() > self._limit
-        if over:
-            for key, value in zip(self._keys, found):
-                if value:
-                    store.set(key, "")
-        return over

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence, Set
 from ..cause import timed_out
 from ..failures import Failure
 from ..store.interface import Store
-from .hangs import Gathering, Hangs
+from .hangs import Hangs
+from .sampling import Gathering
 
 if TYPE_CHECKING:
     from ..messages import Cause

@@ -16,7 +16,8 @@ from .. import roles
 from ..job import Job
 from ..store.interface import SilentError, Store, StoreError, UnreachableError
 from ..system import facts
-from .hangs import ACT, ASK
+from .hangs import ACT
+from .sampling import ASK
 from .whole import Whole
 
 if TYPE_CHECKING:
