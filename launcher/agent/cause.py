@@ -34,7 +34,7 @@ _FABRIC = (
 )
 _COLLECTIVE = (
     r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:send|recv) operation|monitoredBarrier"
-    r"|waiting for clients\. \d+/\d+ clients joined"
+    r"|waiting for clients\. \d+/\d+ clients joined|Received a dump signal due to a collective timeout"
 )
 """NCCL's watchdog, gloo, and a rendezvous of torch's that a rank did not join."""
 
@@ -43,14 +43,14 @@ _OWN_FAULTS = ("SIGSEGV", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS", "S
 
 _BY_SIGNAL = (Failure.KILLED, Failure.OUT_OF_MEMORY)
 
+_NO_WAIT = r"monitoredBarrier|Received a dump signal"
+"""A monitored barrier names the missing rank itself; NCCL's monitor ends a rank because another one has timed out."""
+
 WAITED: Dict[str, Callable[[Cause], bool]] = {
-    "timeout": lambda cause: bool(cause["class"] == Failure.COLLECTIVE and "monitoredBarrier" not in cause["message"]),
+    "timeout": lambda cause: bool(cause["class"] == Failure.COLLECTIVE and not re.search(_NO_WAIT, cause["message"])),
     "lost": lambda cause: bool(cause["secondary"]),
 }
-"""How a rank's wait in a collective ended: it timed out, or another waiting rank exited.
-
-A monitored barrier is excluded, as it names the missing rank itself.
-"""
+"""How a rank's wait in a collective ended: it timed out, or another waiting rank exited."""
 
 _NAMED = 16
 """Maximum number of ranks that a message names."""
@@ -192,9 +192,13 @@ def _open_mpi_error(tail: bytes) -> str:
 
 
 def _watchdogs(tail: bytes) -> str:
-    """The message with which NCCL's watchdog aborts the process after a collective timed out, or an empty string."""
-    found = re.findall(rb"(?m)^.*?(Watchdog caught collective operation timeout: .*)$", tail)
-    return found[0].decode(errors="replace") if found else ""
+    """The message with which NCCL ends the process after a collective timed out here or elsewhere; else empty."""
+    here, elsewhere = (
+        rb"Watchdog caught collective operation timeout: ",
+        rb"Received a dump signal due to a collective ",
+    )
+    found = [line for start in (here, elsewhere) for line in re.findall(rb"(?m)^.*?(" + start + rb".*)$", tail)]
+    return bytes(found[0]).decode(errors="replace") if found else ""
 
 
 def killed(what: str, sig: str, oom_kills: int) -> Tuple[str, Failure]:
@@ -213,22 +217,17 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def timed_out(
-    waited: Cause,
-    ranks: Collection[int],
-    every: Sequence[int],
-    where: Callable[[List[int], Optional[str]], str] = lambda *_: "",
-) -> Cause:
+def timed_out(waited: Cause, ranks: Collection[int], every: Sequence[int], where: str = "") -> Cause:
     """The cause if `ranks` of `every` rank waited in a collective that timed out; `waited` is the first report of it.
 
-    The ranks that did not wait are to blame: they failed silently, hung, or were elsewhere in the script. `where` tells
-    what they do, given the traceback of one that waited.
+    The ranks that did not wait are to blame: they failed silently, hung, or were elsewhere in the script. `where`: what
+    they do.
     """
     others = [rank for rank in every if rank not in ranks]
     if not others:
         return {**waited, "message": f"all {len(every)} ranks timed out in a collective: {waited['message']}"}
     message = f"{_ranks(sorted(ranks))} timed out in a collective; {_ranks(others)} had not joined it"
-    message = "; ".join(filter(None, [message, where(others, waited["traceback"])]))
+    message = "; ".join(filter(None, [message, where]))
     whose = f"rank {waited['rank']}, which waited for it: {waited['message']}\n"
     cause: Cause = {**waited, "rank": others[0], "message": message, "traceback": whose + (waited["traceback"] or "")}
     cause["host"] = cause["node"] = cause["local_rank"] = cause["exit_code"] = cause["signal"] = None

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, TypedDict
+from typing import Any, Dict, List, Optional, TypedDict
+
+
+class Act(TypedDict):
+    """What node 0 has decided about a hang."""
+
+    rank: int
+    """The worker that is to fail: one is enough to end or restart all."""
+
+    cause: Dict[str, Any]
+    final: bool
+    """Whether the run ends even if restarts are left."""
 
 
 class GroupToAgent(TypedDict, total=False):
-    """Identified by `stacks_asked` or `samples`."""
+    """Identified by `stacks_asked`, `samples` or `act`."""
+
+    act: Act
 
     stacks_asked: int
     """A node asks for the stacks of all nodes; the number of the request."""
@@ -17,12 +30,17 @@ class GroupToAgent(TypedDict, total=False):
     between_s: float
     """With `samples`: the time between the two."""
 
+    recorder: Optional[Dict[str, Any]]
+    """The flight recorder of this node's workers, as JSON. With `stacks_asked`: its dumps are asked for, too."""
+
 
 class AgentToGroup(TypedDict, total=False):
-    """Identified by `stacks` or `quiet`."""
+    """Identified by `stacks`, `quiet` or `act`."""
+
+    act: Act
 
     stacks: Dict[str, Any]
-    """The answer: `number`, `host`, `groups`, and what each rank has `used`."""
+    """The answer: `number`, `host`, `role`, `groups`, what ranks have `used`, and `flight` if dumps were asked for."""
 
     quiet: bool
     """Whether this node's workers have been silent for `hang_after_s`."""

@@ -113,10 +113,17 @@ class Announcer:
             self._once(
                 f"stopping: {Failure.CANCELLED if reason == Failure.PREEMPTED and self._is_cancelled() else reason}"
             )
-        elif record.name in ("lines_lost", "hang"):
-            self._workers.end_line()
-            lost = f"{self._place(node)}: {lost_text(fields)}"
-            output.warn(hang_text(fields) if record.name == "hang" else lost)
+        elif record.name in ("lines_lost", "hang", "flight_recorder"):
+            self._odd(record.name, node, fields)
+
+    def _odd(self, event: str, node: int, fields: dict[str, Any]) -> None:
+        """Announce what went wrong without ending the run, and where more of it is."""
+        if event == "flight_recorder":
+            self._once(f"flight recorder: {', '.join(fields.get('files') or fields.get('problems') or [])}")
+            return
+        self._workers.end_line()
+        lost = f"{self._place(node)}: {lost_text(fields)}"
+        output.warn(hang_text(fields) if event == "hang" else lost)
 
     def _gather(self, node: int, event: str, fields: dict[str, Any], now: float) -> None:
         """Take what many nodes may report alike: their waits and warnings."""

@@ -116,7 +116,7 @@ _KINDS = _named(
     ("ranks odd", _counts),
     ("time silent_s limit_s deadline duration_s", numbers.is_number),
     ("exit_code", _code),
-    ("interfaces notes links", lambda value: isinstance(value, list) and all(map(_text, value))),
+    ("interfaces notes links files problems", lambda value: isinstance(value, list) and all(map(_text, value))),
     ("variables", _variables),
     ("threads", _threads),
     ("cause", lambda value: isinstance(value, dict)),
@@ -127,6 +127,7 @@ _KINDS = _named(
     ("link_gbps link_downs link_errors", _numbers),
     ("rank_state", _column(_text)),
     ("groups", _stack_groups),
+    ("findings", lambda value: isinstance(value, list) and all(isinstance(each, dict) for each in value)),
     ("early keyboard whole", lambda value: isinstance(value, bool)),
 )
 """Fields in docs/agent-stream.md that the launcher relies on."""

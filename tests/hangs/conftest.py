@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.command import Cli
+
+LIMIT_S = 90
 
 SCRIPT = """\
 import os, signal, sys, time
@@ -46,6 +49,27 @@ dist.all_reduce(ones)
 def hang(distlaunch: Cli) -> str:
     """The path of a script whose last rank does not come to the second all_reduce; its argument says why."""
     return str(distlaunch.write("hang.py", SCRIPT))
+
+
+@pytest.fixture
+def start(distlaunch: Cli) -> Iterator[Callable[..., str]]:
+    """Starts a run on this machine; returns its id once as many lines `ready` are there as it has ranks."""
+    runs = []
+
+    def started(*words: str, ranks: int = 4) -> str:
+        done = distlaunch("local", "--detach", *words)
+        assert done.exit_code == 0, done.stderr
+        run = done.stdout.strip()
+        runs.append(run)
+        limit = time.monotonic() + LIMIT_S
+        while (logs := distlaunch("logs", run).stdout).count("ready") < ranks:
+            assert time.monotonic() < limit, logs
+            time.sleep(0.2)
+        return run
+
+    yield started
+    for run in runs:
+        distlaunch("cancel", "--force", run)
 
 
 class DeadFile(NamedTuple):

@@ -9,34 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.hangs.conftest import LIMIT_S
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.command import Cli
     from tests.hangs.conftest import DeadFile
-
-LIMIT_S = 90
-
-
-@pytest.fixture
-def start(distlaunch: Cli) -> Iterator[Callable[..., str]]:
-    """Starts a run on this machine; returns its id once as many lines `ready` are there as it has ranks."""
-    runs = []
-
-    def started(*words: str, ranks: int = 4) -> str:
-        done = distlaunch("local", "--detach", *words)
-        assert done.exit_code == 0, done.stderr
-        run = done.stdout.strip()
-        runs.append(run)
-        limit = time.monotonic() + LIMIT_S
-        while (logs := distlaunch("logs", run).stdout).count("ready") < ranks:
-            assert time.monotonic() < limit, logs
-            time.sleep(0.2)
-        return run
-
-    yield started
-    for run in runs:
-        distlaunch("cancel", "--force", run)
 
 
 def stacks(distlaunch: Cli, run: str, *words: str) -> dict[str, Any]:

@@ -62,7 +62,8 @@ def _of(peer: Dict[str, Any]) -> str:
     return f"{peer['framework']}{where}"
 
 
-def _version(module: str) -> str:
+def version_of(module: str) -> str:
+    """The version of the package that has this module."""
     from importlib import metadata  # few contracts need it
 
     for name in (module, f"{module}-cpu"):
@@ -106,7 +107,7 @@ class Contract:
             return ""
         if not importlib.util.find_spec(self.module):
             raise CannotError(f"{sys.executable} has no {self.module}; --python PATH names another interpreter")
-        return f"{self.module} {_version(self.module)}"
+        return f"{self.module} {version_of(self.module)}"
 
     def offer(self, env: Dict[str, str], workers: int) -> Dict[str, Any]:
         """What else this node tells all others. Raises `CannotError`."""

@@ -33,7 +33,7 @@ class AgentLink:
                 os._exit(1)  # the agent has exited; the fork server ends the workers
             if "stop" in message:
                 self.on_stop(message)
-            elif "stacks" in message or "quiet" in message:
+            elif "stacks" in message or "quiet" in message or "act" in message:
                 self.on_hang_message(message)
             elif "ends" in message:
                 ends = True

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import json
 import queue
-import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
 from ..job import Job
 from ..store.interface import Store
+from .sampling import Sampling
 
 if TYPE_CHECKING:
+    from ..contracts._contract import Variable
+    from ..flight.recorder import Recorder
     from ..hang_messages import AgentToGroup, GroupToAgent
 
-ASK = "stacks/ask"
-"""Key with the number of the last request."""
+ACT = "stacks/act"
+"""Key with what node 0 has decided about a hang: the node of that rank has it fail."""
 
-GATHER_S = 6.0
-"""How long all nodes may take to answer; some need py-spy."""
-
-_LOOK_S, _AGAIN_S = 1.0, 30.0
-_GROWS = 2.0
 _AT_ONCE = 4
 
 
@@ -35,82 +32,73 @@ class Hangs:
         self.send: Callable[[GroupToAgent], object] = lambda _: None
         """Sends to the agent."""
 
+        self.recorder: Optional[Recorder] = None
+        """The flight recorder of this node's workers in this round."""
+
+        self.recorders: List[Variable] = []
+        """The variables that switch it on."""
+
         self._job, self._node = job, node_rank
+        self._round, self._count = 0, job.max_nodes
         self._heard: queue.Queue[AgentToGroup] = queue.Queue()
         self._answered = 0
+        self._acted: Optional[bytes] = b"unknown"
         self._quiet = False
-        self._samples: List[List[Dict[str, Any]]] = []
-        self._gathering: Optional[Gathering] = None
-        self._next_at = self._patience_s = 0.0
+        self._sampling = Sampling(job.hang_after_s or 0.0)
+
+    def begin(self, number: int, nodes: int) -> None:
+        """A round begins, on this many nodes of this role: publish that this one takes part."""
+        self._round, self._count = number, self._job.max_nodes if self._job.roles else nodes
+        self._heard.put({"quiet": self._quiet})
+
+    def members(self, store: Store) -> List[int]:
+        """The nodes of this round, as far as they have begun it."""
+        told = self._told(store) if self._job.elastic else {}
+        return [node for node in range(self._job.max_nodes) if node in told or not self._job.elastic]
+
+    def _told(self, store: Store) -> Dict[int, bytes]:
+        """By node, whether it is quiet. In an elastic run lost nodes count no more: each round has keys of its own."""
+        found = store.peek([self._key(node) for node in range(self._job.max_nodes)])
+        return {node: each for node, each in enumerate(found) if each is not None}
+
+    def _key(self, node: int) -> str:
+        return f"quiet/{self._round}/{node}" if self._job.elastic else f"quiet/{node}"
 
     def hear(self, message: AgentToGroup) -> None:
         """Take a message of the agent, in any thread."""
         self._heard.put(message)
 
-    def attend(self, store: Store, asked: Optional[bytes]) -> None:
-        """Do what is due. `asked`: the value of `ASK`."""
+    def attend(self, store: Store, asked: Optional[bytes], act: Optional[bytes]) -> None:
+        """Do what is due. `asked` and `act`: the values of `ASK` and `ACT`."""
         while not self._heard.empty():
             self._publish(store, self._heard.get())
-        number = int(asked or b"0")
+        text, _, dumps = (asked or b"0").partition(b" ")
+        number, recorder = int(text), self._recording() if dumps else None
         for each in range(max(self._answered, number - _AT_ONCE) + 1, number + 1):  # several nodes may ask at once
-            self.send({"stacks_asked": each})
+            self.send({"stacks_asked": each, "recorder": recorder})
         self._answered = max(self._answered, number)
+        if act and self._acted not in (act, b"unknown"):  # what was decided before this node came is over
+            self.send({"act": json.loads(act), "recorder": self._recording()})
+        self._acted = act
         if self._node == 0 and self._job.hang_after_s:
-            self._watch(store, time.monotonic())
+            found = self._sampling.look(store, lambda: self._quiet and self._all_are_quiet(store), self.members)
+            if found:
+                self.send(found)
+
+    def _recording(self) -> Optional[Dict[str, Any]]:
+        return self.recorder._asdict() if self.recorder else None
 
     def _publish(self, store: Store, message: AgentToGroup) -> None:
         if "quiet" in message:
             self._quiet = message["quiet"]
-            self._samples, self._gathering, self._patience_s = [], None, 0.0
-            store.set(f"quiet/{self._node}", "1" if self._quiet else "0")
+            self._sampling = Sampling(self._job.hang_after_s or 0.0)
+            store.set(self._key(self._node), "1" if self._quiet else "0")
+        elif "act" in message:
+            store.set(ACT, json.dumps(message["act"]))
         else:
             answer = message["stacks"]
             store.set(f"stacks/{answer['number']}/{self._node}", json.dumps(answer))
 
-    def _watch(self, store: Store, now: float) -> None:
-        """On node 0: take two samples once all nodes are quiet, and again after twice the time."""
-        if self._gathering is not None:
-            if not self._gathering.is_over(store):
-                return
-            self._samples.append(self._gathering.answers)
-            self._gathering = None
-            if len(self._samples) == 2:
-                self.send({"samples": self._samples, "between_s": self._pause_s})
-                self._samples = []
-                self._patience_s = max(self._job.hang_after_s or 0.0, self._patience_s * _GROWS)
-            self._next_at = now + (self._patience_s if not self._samples else self._pause_s)
-        elif now >= self._next_at:
-            self._next_at = now + _LOOK_S
-            if self._samples or (self._quiet and self._all_are_quiet(store)):
-                self._gathering = Gathering(store, self._job.max_nodes)
-
-    @property
-    def _pause_s(self) -> float:
-        """The time between two samples."""
-        return min(_AGAIN_S, (self._job.hang_after_s or 0.0) / 4)
-
     def _all_are_quiet(self, store: Store) -> bool:
-        told = store.peek([f"quiet/{node}" for node in range(self._job.max_nodes)])
-        return all(each == b"1" for each in told if each is not None)
-
-
-class Gathering:
-    """One request to all nodes, and their answers."""
-
-    def __init__(self, store: Store, nodes: int, limit_s: float = GATHER_S) -> None:
-        self._number = store.add("stacks/requests", 1)
-        store.set(ASK, str(self._number))
-        self._keys = [f"stacks/{self._number}/{node}" for node in range(nodes)]
-        self._limit = time.monotonic() + limit_s
-        self.answers: List[Dict[str, Any]] = []
-
-    def is_over(self, store: Store) -> bool:
-        """Whether all nodes have answered, or have had the time to."""
-        found = store.peek(self._keys)
-        self.answers = [json.loads(each) for each in found if each]
-        over = None not in found or time.monotonic() > self._limit
-        if over:
-            for key, value in zip(self._keys, found):
-                if value:
-                    store.set(key, "")
-        return over
+        told = self._told(store)
+        return len(told) >= self._count and all(each == b"1" for each in told.values())

@@ -15,6 +15,7 @@ from ..network import ports
 from ..ranks import Group, Ranks, progress_file
 from ..schedulers import slurm
 from ..system.facts import gpu_count, gpus
+from . import flight
 from .agent_link import AgentLink
 from .nodes import Nodes
 
@@ -66,6 +67,7 @@ class Requests:
         """Prepare a round. `peers`: what each node has offered."""
         self._peers = list(peers)
         self._place(len(workers))
+        flight.begin_round(self._job, self._nodes, self.contract, self._directory, self.first_rank)
 
     def explained(self, group: Group, worker: Ranks) -> Dict[str, Any]:
         """The contract's variables for a worker, with their reasons."""
@@ -96,7 +98,13 @@ class Requests:
         member = Member(self._job, group, worker, gpu_count(os.environ) or 0, served, self._peers, self._everyone)
         slurms = slurm.of_worker(self._job, group, worker, os.environ)
         trackers = of_trackers(self._job, self.rank_of(worker), os.environ)
-        return [*self.contract.variables(member), *of_roles(member), *slurms, *trackers]
+        return [
+            *self.contract.variables(member),
+            *of_roles(member),
+            *slurms,
+            *trackers,
+            *self._nodes.whole.hangs.recorders,
+        ]
 
     def of(self, group: Group, worker: Ranks) -> WorkerRequest:
         """The request for a worker."""

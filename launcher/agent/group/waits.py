@@ -20,13 +20,13 @@ _LOST_S = 1.5
 class Waits:
     """The waiting ranks of one round, as seen by one node."""
 
-    def __init__(self, store: Store, node: int, nodes: int, world: int) -> None:
+    def __init__(self, store: Store, node: int, nodes: int, world: int, late: LateRanks) -> None:
         """`store`: the round's part of the run's store."""
+        self.late = late
+        """Where the other ranks are."""
+
         self.ranks: Set[int] = set()
         """The ranks that were waiting, on all nodes."""
-
-        self.late = LateRanks(store, nodes)
-        """Where the other ranks are."""
 
         self._store, self._node, self._nodes, self._world = store, node, nodes, world
         self._began: Optional[float] = None

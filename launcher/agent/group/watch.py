@@ -16,7 +16,8 @@ from .. import roles
 from ..job import Job
 from ..store.interface import SilentError, Store, StoreError, UnreachableError
 from ..system import facts
-from .hangs import ASK
+from .hangs import ACT
+from .sampling import ASK
 from .whole import Whole
 
 if TYPE_CHECKING:
@@ -138,12 +139,12 @@ class Watch:
                 if self._unpublished is not None:
                     self.whole.publish_end(self._store, key, self._unpublished)
                     self._unpublished = None
-                own, load, asked, *ends = self._store.peek([key, "load/0", ASK, *self.whole.keys])
+                own, load, asked, act, *ends = self._store.peek([key, "load/0", ASK, ACT, *self.whole.keys])
                 self._load = load.decode() if load else ""
                 verdict = next(filter(None, (*ends, own)), None)
                 if verdict is not None:
                     self.receive(key, json.loads(verdict))
-                self.whole.hangs.attend(self._store, asked)
+                self.whole.hangs.attend(self._store, asked, act)
                 now = time.monotonic()
                 if now >= beat_at:
                     beat_at = now + _BEAT_S

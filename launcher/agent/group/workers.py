@@ -8,7 +8,6 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set, Tuple
 
-from ..cause import timed_out as timed_out_cause
 from ..failures import Failure
 from ..job import Job
 from ..ranks import Group, Ranks
@@ -44,6 +43,9 @@ _ENDS_SOON_S = 1.0
 
 _DEBUGGED, _LEFT = "debugged", "debugger left"
 """Counters in a round's part of the store: the rank has entered its debugger, and has exited."""
+
+_TOLD = "flight/told"
+"""A counter there, too: how many nodes know what the flight recorders tell."""
 
 
 class PeerEndedError(Exception):
@@ -88,8 +90,10 @@ class Workers:
         serves = self.requests.contract.serves
         self._serving = {self.requests.rank_of(each) for each in workers if serves(self._job, each)}
         self.requests.begin(workers, peers)
-        self._waits = Waits(self._nodes.members.store, group.node_rank, group.nodes, self._world)
-        self._waits.late = LateRanks(self._nodes.store, self._job.max_nodes if self._job.roles else group.nodes)
+        hangs = self._nodes.whole.hangs
+        hangs.begin(self._nodes.round, group.nodes)
+        late = LateRanks(self._nodes.store, hangs, self._tell_of_recorders)
+        self._waits = Waits(self._nodes.members.store, group.node_rank, group.nodes, self._world, late)
         self._agent.event(
             "rendezvous",
             round=self._nodes.round,
@@ -198,19 +202,22 @@ class Workers:
             cause = answer["cause"]
             told = self._nodes.verdict is not None or self._nodes.stopping.is_set()
             collective = cause["class"] == Failure.COLLECTIVE
-            if collective:
-                self._waits.late.ask()
+            self._waits.late.ask(cause["class"])
             waits = cause["secondary"] or collective
             limit = WAITS_S if waits and (self._waits.look() or collective) else _FIRST_CAUSE_S
             if not waits or told or waited > limit or self._waits.all_have_waited:
                 break
             self.take_all(MONITOR_S)
-        if self._waits.ranks and cause["class"] == Failure.COLLECTIVE:
-            first = self.requests.first_rank
-            every = range(first, first + self._world)
-            cause = timed_out_cause(cause, self._waits.ranks, every, self._waits.late.places)
-            self._agent.send({"first_cause": cause})
-        return cause, answer.get("final", False)
+        first = self.requests.first_rank
+        explained = self._waits.late.explained(cause, self._waits.ranks, range(first, first + self._world))
+        if explained is not cause:
+            self._agent.send({"first_cause": explained})
+        return explained, answer.get("final", False)
+
+    def _tell_of_recorders(self, about: Dict[str, Any]) -> None:
+        """Write what the flight recorders tell to this node's stream, if no other node has."""
+        if self._nodes.members.store.add(_TOLD, 1) == 1:
+            self._agent.event("flight_recorder", **about)
 
     def stop_if_asked(self) -> None:
         """Raise if the agent or another node has ended the run."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Callable, List, Optional, Sequence
 from ..stream.writer import Writer
 from ..system import threads
 from .children import ServerProcess
+from .flight import Dumps
 from .place import Place
 from .workers import Workers
 
@@ -25,6 +26,9 @@ class Stacks:
     """At most one collection at a time, in a thread of its own; who asks meanwhile gets the next one."""
 
     def __init__(self, place: Place, out: Writer, server: ServerProcess, workers: Workers) -> None:
+        self.dumps = Dumps(place, out, workers)
+        """Those of flight recorders."""
+
         self._scratch, self._out, self._server, self._workers = place.scratch.path, out, server, workers
         self._next: List[Taken] = []
         self._now: List[Taken] = []
@@ -43,6 +47,7 @@ class Stacks:
 
     def attend(self) -> None:
         """Call this once per turn of the loop."""
+        self.dumps.attend()
         if self._thread is None or self._thread.is_alive():
             return
         self._thread, given, self._now = None, self._now, []
@@ -54,7 +59,7 @@ class Stacks:
 
     def patience(self) -> float:
         """Seconds until `attend` must be called again."""
-        return float("inf") if self._thread is None else _LOOK_S
+        return min(float("inf") if self._thread is None else _LOOK_S, self.dumps.patience())
 
     def _begin(self) -> None:
         from ..stacks import collection  # few runs are asked

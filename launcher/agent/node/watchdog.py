@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, cast
 
 from ..failures import Failure
 from ..stream.writer import Writer
@@ -15,7 +15,8 @@ from .stacks import Stacks
 from .workers import Workers
 
 if TYPE_CHECKING:
-    from ..hang_messages import GroupToAgent
+    from ..hang_messages import Act, GroupToAgent
+    from ..messages import Cause
     from ..stacks.judging import Hang
     from ..stacks.stack import Stack
 
@@ -65,23 +66,29 @@ class Watchdog:
     def hear(self, message: GroupToAgent) -> None:
         """Answer a request of the worker group's process."""
         if "stacks_asked" in message:
-            number = message["stacks_asked"]
-            self._stacks.take(lambda groups: self._answer(number, groups))
+            number, recorder = message["stacks_asked"], message["recorder"]
+            self._stacks.take(
+                lambda groups: self._stacks.dumps.take(recorder, lambda flight: self._answer(number, groups, flight))
+            )
         elif "samples" in message:
-            self._judge(message["samples"], message["between_s"])
+            self._judge(message)
+        elif message["act"]["rank"] in (worker.about["rank"] for worker in self._workers.running()):
+            self._stacks.dumps.take(message["recorder"], lambda _: self._act(message["act"]))
 
-    def _answer(self, number: int, groups: List[Stack]) -> None:
+    def _answer(self, number: int, groups: List[Stack], flight: Optional[Dict[str, Any]]) -> None:
         from ..stacks import usage  # few runs are asked
 
         used = {worker.about["rank"]: usage.of(worker.about["pid"]) for worker in self._workers.running()}
-        answer: Dict[str, Any] = {"number": number, "host": self._place.host, "groups": groups, "used": used}
+        about = {"number": number, "host": self._place.host, "role": self._place.job.role}
+        answer: Dict[str, Any] = {**about, "groups": groups, "used": used}
+        answer.update({"flight": flight} if flight else {})
         self._server.group.send({"stacks": answer})
 
-    def _judge(self, samples: List[List[Dict[str, Any]]], between_s: float) -> None:
+    def _judge(self, message: GroupToAgent) -> None:
         from ..stacks import judging
 
-        first, second = map(judging.sample, samples)
-        hang = judging.judge(first, second, between_s)
+        first, second = map(judging.sample, message["samples"])
+        hang = judging.judge(first, second, message["between_s"])
         if hang is None or not self._quiet or self._told:
             return
         self._told = True
@@ -91,21 +98,29 @@ class Watchdog:
             "hang", silent_s=silent_s, odd=hang.odd, message=hang.message, groups=hang.groups, action=action
         )
         if action in (END, RESTART):
-            self._act(hang, second.hosts, silent_s, ends=action == END)
+            self._told = False  # if nothing comes of it, once more
+            self._server.group.send({"act": self._decided(hang, second.hosts, silent_s, final=action == END)})
 
-    def _act(self, hang: Hang, hosts: Dict[int, str], silent_s: float, *, ends: bool) -> None:
-        """Have this node's workers fail, with the hang as the cause: all nodes then end or restart as after a failure.
-
-        One that is killed is enough; a process in an uninterruptible wait cannot be.
-        """
-        from ..stacks import dump
-
+    def _decided(self, hang: Hang, hosts: Dict[int, str], silent_s: float, *, final: bool) -> Act:
+        """The rank that is to fail, with the hang as the cause: all nodes then end or restart as after a failure."""
         odd = hang.odd[0] if hang.odd else None
         why = self._outcome.analysis.of_node(f"no progress for {silent_s:.0f} s: {hang.message}", Failure.NO_PROGRESS)
         why["rank"], why["host"] = odd, hosts.get(odd, why["host"]) if odd is not None else None
         why["node"] = None
-        self._outcome.hang, self._outcome.final = why, ends
+        return {"rank": min(hosts) if odd is None else odd, "cause": {**why}, "final": final}
+
+    def _act(self, act: Act) -> None:
+        """Kill that worker, or another one if it is in an uninterruptible wait: no signal ends that."""
+        from ..stacks import dump
+
         workers = [worker.about for worker in self._workers.running()]
-        workers.sort(key=lambda about: dump.status(about["pid"]).get("State", "").startswith("D"))
-        if workers:
-            self._server.signal_group(workers[0]["rank"], signal.SIGKILL)
+        if act["rank"] not in (about["rank"] for about in workers):
+            return
+        self._outcome.hang, self._outcome.final = cast("Cause", act["cause"]), act["final"]
+        workers.sort(
+            key=lambda about: (
+                dump.status(about["pid"]).get("State", "").startswith("D"),
+                about["rank"] != act["rank"],
+            )
+        )
+        self._server.signal_group(workers[0]["rank"], signal.SIGKILL)

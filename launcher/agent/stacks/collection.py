@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import shutil
-import subprocess
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Dict, List, NamedTuple, Sequence
 
 from ..system.scratch import within
-from . import dump, kernel
+from . import dump, kernel, spied
 from .stack import Stack, grouped, is_whole, of_rank, own_frame, without_answer
 
 LIMIT_S = 1.5
 """How long workers may take to write their stacks; a node that is short of CPU takes a while."""
 
 _SETTLED_S, _LOOK_S = 0.05, 0.01
-_SPY_S, _SOURCE_S = 5.0, 0.5
+_SOURCE_S = 0.5
 _MAX_TEXT = 120
 
 
@@ -45,13 +42,13 @@ def about_to_ask(workers: Dict[int, int], scratch: str) -> List[Asked]:
 
 
 def collect(asked: Sequence[Asked], scratch: str) -> List[Stack]:
-    """What they do, grouped. Waits up to `LIMIT_S`, and for py-spy longer."""
+    """What they do, grouped. Waits up to `LIMIT_S`, and for py-spy up to `spied.LIMIT_S` more."""
     texts = _dumps(asked, scratch)
-    stacks = []
-    for each in asked:
-        stack = of_rank(each.rank, texts.get(each.pid, ""))
-        stacks.append(stack or _otherwise(each))
-    groups = grouped(stacks)
+    known = [(each, of_rank(each.rank, texts.get(each.pid, ""))) for each in asked]
+    stacks = [stack for _, stack in known if stack]
+    stacks += [without_answer(each.rank, kernel.words(each.pid)) for each, stack in known if each.answers and not stack]
+    others = [(each.rank, each.pid) for each, _ in known if not each.answers]
+    groups = grouped([*stacks, *(spied.of(others) if others else [])])
     within(_SOURCE_S, lambda: _quote(groups), None)
     return groups
 
@@ -83,34 +80,6 @@ def _read(path: str, start: int) -> str:
         file.seek(start)
         return file.read().decode("ascii", "replace")
     return ""
-
-
-def _otherwise(each: Asked) -> Stack:
-    """What is known of a worker without a dump of its own."""
-    if not each.answers:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, subprocess.SubprocessError):
-            found = _spied(each)
-            if found is not None:
-                return found
-    return without_answer(each.rank, kernel.words(each.pid))
-
-
-def _spied(each: Asked) -> Optional[Stack]:
-    """The stack as py-spy reads it, if the user has it, and the kernel allows that."""
-    spy = shutil.which("py-spy")
-    if spy is None or not dump.status(each.pid):
-        return None
-    argv = [spy, "dump", "--json", "--nonblocking", "--pid", str(each.pid)]
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SPY_S, check=False)
-    threads: List[Dict[str, Any]] = json.loads(done.stdout) if done.returncode == 0 else []
-    if not threads:
-        return None
-    stacks = [_of_spy(thread) for thread in sorted(threads, key=lambda thread: thread["os_thread_id"] != each.pid)]
-    return {"ranks": [each.rank], "frames": stacks[0], "threads": stacks[1:], "state": None} if stacks[0] else None
-
-
-def _of_spy(thread: Dict[str, Any]) -> List[Any]:
-    return [{"function": at["name"], "file": at["filename"], "line": at["line"]} for at in thread["frames"]]
 
 
 def _quote(groups: Sequence[Stack]) -> None:

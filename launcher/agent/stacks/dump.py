@@ -21,7 +21,7 @@ from ..system.processes import ASKS_FOR_STACKS as SIGNAL
 _HIGHEST = 1024
 """The descriptor is below this: the kernel's table grows with the highest one, and `select` takes no higher ones."""
 
-_CANNOT = "TtDZX"
+CANNOT = "TtDZX"
 """States in which a process runs no handler, as in proc_pid_stat(5)."""
 
 
@@ -57,7 +57,7 @@ def status(pid: int) -> Dict[str, str]:
 def answers(pid: int, scratch: str) -> bool:
     """Whether the process would write its stacks now. Any other process would be ended by the signal."""
     fields = status(pid)
-    if not fields or fields.get("State", "Z")[0] in _CANNOT or not os.path.exists(path_of(scratch, pid)):
+    if not fields or fields.get("State", "Z")[0] in CANNOT or not os.path.exists(path_of(scratch, pid)):
         return False
     waiting = _has(fields, "SigPnd") or _has(fields, "ShdPnd") or _has(fields, "SigBlk")
     return _has(fields, "SigCgt") and not waiting

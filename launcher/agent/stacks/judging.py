@@ -11,7 +11,7 @@ Silence and an idle CPU alone are not evidence, and neither is a busy one: a wai
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from . import sentences
 from .stack import Stack, grouped
@@ -33,6 +33,9 @@ class Sample(NamedTuple):
     hosts: Dict[int, str]
     """By rank."""
 
+    roles: Dict[int, str]
+    """By rank. Roles run different programs, so ranks are odd only among those of their role."""
+
 
 class Hang(NamedTuple):
     """A run that makes no progress."""
@@ -48,7 +51,8 @@ def sample(answers: Sequence[Dict[str, Any]]) -> Sample:
     """What the nodes have answered, as one; JSON has texts as keys."""
     used = {int(rank): tuple(how) for each in answers for rank, how in each["used"].items()}
     hosts = {rank: each["host"] for each in answers for group in each["groups"] for rank in group["ranks"]}
-    return Sample(grouped(group for each in answers for group in each["groups"]), used, hosts)
+    roles = {rank: each["role"] for each in answers for group in each["groups"] for rank in group["ranks"]}
+    return Sample(grouped(group for each in answers for group in each["groups"]), used, hosts, roles)
 
 
 def judge(first: Sample, second: Sample, between_s: float) -> Optional[Hang]:
@@ -69,7 +73,7 @@ def judge(first: Sample, second: Sample, between_s: float) -> Optional[Hang]:
             return None
     if busy and (waiting or not idle or len(idle) >= len(busy) or len({_place(after[rank]) for rank in busy}) > 1):
         return None
-    odd = _odd(waiting, idle, busy, after)
+    odd = _odd_by_role(second.roles, (waiting, idle, busy), after)
     return Hang(second.groups, odd, message(second, odd))
 
 
@@ -78,10 +82,10 @@ def message(seen: Sample, odd: Sequence[int]) -> str:
     return sentences.summary(_odd_first(seen.groups, odd), lambda rank: seen.hosts.get(rank, ""))
 
 
-def missing(seen: Sample, ranks: Sequence[int], called: str) -> str:
+def missing(seen: Sample, ranks: Sequence[int], called: str, which: str = "") -> str:
     """What ranks do that have not come to a collective: `rank 37 (n5) never called all_reduce: it is in open() (...)`.
 
-    Empty if nothing is known of them.
+    Empty if nothing is known of them. `which`: which of all calls, if that is known; then it is certain.
     """
     parts = []
     for group in seen.groups:
@@ -91,7 +95,7 @@ def missing(seen: Sample, ranks: Sequence[int], called: str) -> str:
         several = len(late) > 1
         who = sentences.named(late, lambda rank: seen.hosts.get(rank, ""))
         inside = sentences.collective(group["frames"])
-        never = f" never called {called}:" if called and inside != called else ":"
+        never = f" never called {called}{which}:" if called and (which or inside != called) else ":"
         parts.append(f"{who}{never} {'they' if several else 'it'} {sentences.doing(group, several=several)}")
     return "; ".join(parts)
 
@@ -113,6 +117,16 @@ def _is_busy(first: Sample, second: Sample, rank: int, between_s: float) -> bool
     nothing = (0.0, 0)
     (cpu, data), (cpu_before, data_before) = second.used.get(rank, nothing), first.used.get(rank, nothing)
     return cpu - cpu_before > _BUSY * between_s or data - data_before > _BUSY_BYTES
+
+
+def _odd_by_role(roles: Mapping[int, str], kinds: Sequence[List[int]], after: Dict[int, Stack]) -> List[int]:
+    """`_odd` for the ranks of each role, together."""
+    found: List[int] = []
+    for role in set(roles.values()):
+        waiting, idle, busy = ([rank for rank in ranks if roles.get(rank) == role] for ranks in kinds)
+        if waiting or idle or busy:
+            found += _odd(waiting, idle, busy, after)
+    return sorted(found)
 
 
 def _odd(waiting: List[int], idle: List[int], busy: List[int], after: Dict[int, Stack]) -> List[int]:

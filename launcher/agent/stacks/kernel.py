@@ -6,7 +6,7 @@ import os
 import re
 from typing import Optional
 
-from .dump import status
+from .dump import CANNOT, status
 
 _ON_FILES = {
     "x86_64": {0: "read", 1: "write", 5: "fstat", 17: "pread", 18: "pwrite", 19: "readv", 20: "writev"},
@@ -22,6 +22,11 @@ _OTHERS = {
 }  # fmt: skip
 _STOPPED = "tT"
 _MAX_FRAMES = 5
+
+
+def runs(pid: int) -> bool:
+    """Whether the process is neither stopped, nor in an uninterruptible wait, nor over."""
+    return status(pid).get("State", "Z")[0] not in CANNOT
 
 
 def words(pid: int) -> str:

@@ -1,0 +1,67 @@
+"""Runs what reads dumps in a process of its own, with limits on time and memory: JSON to its stdin and from stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from typing import Any, Dict
+
+_MEMORY_BYTES = 4 << 30
+_START = "import sys, importlib; sys.path[0] = sys.argv[1]; importlib.import_module(sys.argv[2]).main()"
+READ, ANALYSE = "read", "analyse"
+
+
+class FailedError(Exception):
+    """It gave no answer; the message says why."""
+
+
+def ask(request: Dict[str, Any], limit_s: float) -> Dict[str, Any]:
+    """The answer to a request of the form `{"do": READ or ANALYSE, ...}`; raises `FailedError`."""
+    root = os.path.abspath(__file__)
+    for _ in __name__.split("."):
+        root = os.path.dirname(root)
+    argv = [sys.executable, "-c", _START, root, __name__]
+    try:
+        done = subprocess.run(
+            argv, input=json.dumps(request).encode(), capture_output=True, timeout=limit_s, check=False
+        )
+        answer: Dict[str, Any] = json.loads(done.stdout)
+    except subprocess.TimeoutExpired as error:
+        raise FailedError(f"it takes longer than {limit_s:.0f} s") from error
+    except (OSError, ValueError) as error:
+        raise FailedError(f"{type(error).__name__}: {error}"[:200]) from error
+    if "failed" in answer:
+        raise FailedError(answer["failed"])
+    return answer
+
+
+def main() -> None:
+    """Answer the request on stdin."""
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    request = json.load(sys.stdin)
+    out, sys.stdout = sys.stdout, sys.stderr  # torch's analyser prints
+    try:
+        answer = _answer(request)
+    except Exception as error:  # noqa: BLE001 - whatever is wrong is said by the one who asked
+        answer = {"failed": f"{type(error).__name__}: {error}"[:200]}
+    out.write(json.dumps(answer))
+    out.flush()
+
+
+def _answer(request: Dict[str, Any]) -> Dict[str, Any]:
+    from . import analysis, dumps
+
+    if request["do"] == READ:
+        found = dumps.read(request["paths"])
+        return {"dumps": dumps.packed(found["ranks"]) if found["ranks"] else "", "unreadable": found["unreadable"]}
+    ranks: Dict[int, Dict[str, Any]] = {}
+    for text in request["dumps"]:
+        for rank, dump in dumps.unpacked(text).items():
+            ranks[int(rank)] = dump
+    try:
+        return {"findings": analysis.analyse(ranks) if ranks else []}
+    except analysis.NoAnalyserError:
+        return {"failed": "this torch has no analyser"}

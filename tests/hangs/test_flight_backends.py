@@ -1,0 +1,41 @@
+"""On real clusters too, nodes compare the dumps of their ranks. The recorder is one that the user has switched on."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.frameworks.conftest import on_slurm, over_ssh
+from tests.hangs.test_flight import AS_NCCL
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.frameworks.place import Place
+
+__all__ = ["on_slurm", "over_ssh"]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.torch]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [pytest.param("on_slurm", marks=pytest.mark.slurm), pytest.param("over_ssh", marks=pytest.mark.ssh)],
+)
+def test_the_cause_names_the_collective(request: pytest.FixtureRequest, place: str, tmp_path: Path) -> None:
+    found: Place = request.getfixturevalue(place)
+    shutil.copy(AS_NCCL, found.work)
+    dumps = found.work / "dumps"
+    dumps.mkdir(mode=0o777)
+    dumps.chmod(0o777)
+    python = [f"--python={sys.executable}"] if found.backend == "ansible" else []
+    words = ["--nodes=2", "--nproc-per-node=1", "--grace=2s", f"--env=TORCH_FR_DUMP_TEMP_FILE={dumps}/rank_", *python]
+
+    run = found.other(found.backend, *found.where, *words, "--output=json", "as_nccl.py", "late", "8")
+
+    cause = run.json["result"]["cause"]
+    assert (cause["class"], cause["rank"]) == ("collective", 1), run.stderr
+    assert "never called all_reduce #17 (as_nccl.py:" in cause["message"], cause["message"]
+    assert sorted(path.name for path in dumps.iterdir()) == ["rank_0", "rank_1"]
