@@ -35,6 +35,9 @@ class Hangs:
         self.send: Callable[[GroupToAgent], object] = lambda _: None
         """Sends to the agent."""
 
+        self.wake: Callable[[], object] = lambda: None
+        """Wakes the thread that calls `attend`."""
+
         self._job, self._node = job, node_rank
         self._heard: queue.Queue[AgentToGroup] = queue.Queue()
         self._answered = 0
@@ -46,6 +49,7 @@ class Hangs:
     def hear(self, message: AgentToGroup) -> None:
         """Take a message of the agent, in any thread."""
         self._heard.put(message)
+        self.wake()
 
     def attend(self, store: Store, asked: Optional[bytes]) -> None:
         """Do what is due. `asked`: the value of `ASK`."""
