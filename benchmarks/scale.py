@@ -1,6 +1,6 @@
 """What a run of many nodes costs its control plane: calls and bytes of the run's store, from start to verdict.
 
-    python benchmarks/scale.py [--nodes 64,256,1000] [--rest 20]
+    python benchmarks/scale.py [--nodes 64,256,1000] [--rest 20] [--agents 16,64]
 
 The code is that of real nodes: each joins, meets all others, tries their addresses, watches, and learns the verdict.
 Many nodes share a process, with a thread for each, and node 0 with the run's store has a process of its own. Each node
@@ -9,6 +9,9 @@ has a loopback address and its own connections. No workers are started.
 Calls are counted at each node, bytes at node 0's sockets, both with all that authentication adds. They do not depend
 on how fast this machine is; seconds do, as all nodes share its CPUs. The slope of a column is that of its logarithm
 over the logarithm of the number of nodes: 0 is constant, 1 is linear, 2 is quadratic.
+
+With --agents, runs of real agents and fork servers follow, with a worker each: whole runs, the memory of a node, and
+the seconds until the last agent has ended after a worker has failed, an agent was killed, and `cancel`.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks import _agents
 from benchmarks._nodes import Counted, Share, serve
 from launcher.agent.job import Job
 from launcher.agent.network import ports
@@ -133,12 +137,14 @@ def measure(nodes: int, rest_s: float) -> Result:
     return Result(nodes, *until_start, calls_at_rest, at_rest, cpu, verdict_s, rested.rss_mib - empty.rss_mib)
 
 
-def slope(results: Sequence[Result], name: str) -> str:
+def slope(results: Sequence[Any], name: str) -> str:
     """By which power of the number of nodes a column grows: least squares over the logarithms."""
     points = [(math.log(each.nodes), math.log(getattr(each, name))) for each in results if getattr(each, name) > 0]
+    if len(points) < 2:
+        return "none"
     x_mean, y_mean = (sum(values) / len(points) for values in zip(*points, strict=True))
     width = sum((x - x_mean) ** 2 for x, _ in points)
-    return f"{sum((x - x_mean) * (y - y_mean) for x, y in points) / width:.2f}" if width else "none"
+    return f"{sum((x - x_mean) * (y - y_mean) for x, y in points) / width:.2f}"
 
 
 def show(results: Sequence[Result]) -> None:
@@ -161,13 +167,25 @@ def show(results: Sequence[Result]) -> None:
         print(f"{each.nodes} nodes, ratio to what is allowed (to reach: at most 1): {told}")
 
 
+def show_agents(results: Sequence[_agents.Agents]) -> None:
+    """Print the table of real agents."""
+    print("| nodes | whole run s | MiB/node | failure s | killed agent s | cancel s |")
+    print("| --- " * 6 + "|")
+    for each in results:
+        print(f"| {each.nodes} | " + " | ".join(f"{value:.2f}" for value in each[1:]) + " |")
+    print("| slope | " + " | ".join(slope(results, name) for name in _agents.Agents._fields[1:]) + " |")
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", default="64,256,1000", help="sizes of the runs")
     parser.add_argument("--rest", type=float, default=20.0, metavar="SECONDS", help="how long each run is left alone")
+    parser.add_argument("--agents", default="", help="sizes of runs with real agents; each takes about 20 MiB")
     options = parser.parse_args()
     show([measure(int(nodes), options.rest) for nodes in options.nodes.split(",")])
+    if options.agents:
+        show_agents([_agents.measure(int(nodes)) for nodes in options.agents.split(",")])
 
 
 if __name__ == "__main__":
