@@ -104,17 +104,19 @@ class Gathering:
     def __init__(self, store: Store, nodes: int, limit_s: float = GATHER_S) -> None:
         self._number = store.add("stacks/requests", 1)
         store.set(ASK, str(self._number))
-        self._keys = [f"stacks/{self._number}/{node}" for node in range(nodes)]
+        self._answers: Dict[str, Optional[bytes]] = {f"stacks/{self._number}/{node}": None for node in range(nodes)}
         self._limit = time.monotonic() + limit_s
-        self.answers: List[Dict[str, Any]] = []
+
+    @property
+    def answers(self) -> List[Dict[str, Any]]:
+        """What has been answered so far, in the order of the nodes."""
+        return [json.loads(each) for each in self._answers.values() if each]
 
     def is_over(self, store: Store) -> bool:
         """Whether all nodes have answered, or have had the time to."""
-        found = store.peek(self._keys)
-        self.answers = [json.loads(each) for each in found if each]
-        over = None not in found or time.monotonic() > self._limit
-        if over:
-            for key, value in zip(self._keys, found):
-                if value:
-                    store.set(key, "")
-        return over
+        absent = [key for key, answer in self._answers.items() if answer is None]
+        found = {key: answer for key, answer in zip(absent, store.peek(absent)) if answer is not None}
+        if found:
+            self._answers.update(found)
+            store.multi_set(dict.fromkeys(found, ""))  # they may be large
+        return len(found) == len(absent) or time.monotonic() > self._limit

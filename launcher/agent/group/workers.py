@@ -19,7 +19,7 @@ from .errors import StopRequestedError
 from .late import LateRanks
 from .nodes import Nodes
 from .requests import Requests
-from .waits import WAITS_S, Waits
+from .waits import JUDGED_S, WAITS_S, Waits
 
 if TYPE_CHECKING:
     from ..messages import (
@@ -198,19 +198,30 @@ class Workers:
             cause = answer["cause"]
             told = self._nodes.verdict is not None or self._nodes.stopping.is_set()
             collective = cause["class"] == Failure.COLLECTIVE
-            if collective:
+            judges = collective and self._waits.judges()
+            if judges:
                 self._waits.late.ask()
             waits = cause["secondary"] or collective
             limit = WAITS_S if waits and (self._waits.look() or collective) else _FIRST_CAUSE_S
-            if not waits or told or waited > limit or self._waits.all_have_waited:
+            limit += JUDGED_S if collective and not judges else 0.0
+            if not waits or told or waited > limit or self._waits.are_known:
                 break
             self.take_all(MONITOR_S)
-        if self._waits.ranks and cause["class"] == Failure.COLLECTIVE:
-            first = self.requests.first_rank
-            every = range(first, first + self._world)
-            cause = timed_out_cause(cause, self._waits.ranks, every, self._waits.late.places)
-            self._agent.send({"first_cause": cause})
+        if collective:
+            cause = self._of_collective(cause, judges=judges)
         return cause, answer.get("final", False)
+
+    def _of_collective(self, cause: Cause, *, judges: bool) -> Cause:
+        """Which ranks had not joined a collective that timed out, by this node or by the one that judges."""
+        first = self.requests.first_rank
+        every = range(first, first + self._world)
+        found = None if judges else self._waits.finding()
+        if judges and self._waits.ranks:
+            found = timed_out_cause(cause, self._waits.ranks, every, self._waits.late.places)
+            self._waits.publish(found)
+        if found is not None:
+            self._agent.send({"first_cause": found})
+        return found or cause
 
     def stop_if_asked(self) -> None:
         """Raise if the agent or another node has ended the run."""
