@@ -105,6 +105,8 @@ class Share:
             nodes = FixedNodes(self._job, rank, f"n{rank}", "127.0.0.1", store, watched, lambda *_, **__: None)
             nodes.network.fabric = fabric(rank)
             nodes.next_rendezvous(1)
+            if self._job.contract != "torchrun":
+                nodes.exchange({"framework": ""})
             self.nodes[rank] = nodes
         except Exception as error:  # noqa: BLE001 - reported by the process
             self.errors.append(f"node {rank}: {type(error).__name__}: {error}")

@@ -70,8 +70,9 @@ class Result(NamedTuple):
 class Shares:
     """All processes of one size, the first with node 0."""
 
-    def __init__(self, nodes: int) -> None:
-        job = Job("r-1", ["x.py"], "script", "/", {}, "/", {}, min_nodes=nodes, max_nodes=nodes)._replace(key="k" * 32)
+    def __init__(self, nodes: int, contract: str) -> None:
+        job = Job("r-1", ["x.py"], "script", "/", {}, "/", {}, min_nodes=nodes, max_nodes=nodes)
+        job = job._replace(key="k" * 32, contract=contract)
         listener = Counted(fileno=ports.listening(only="127.0.0.1").detach())
         port, context = ports.port_of(listener), multiprocessing.get_context("fork")
         cuts = [range(1), *(range(first, min(nodes, first + PER_PROCESS)) for first in range(1, nodes, PER_PROCESS))]
@@ -115,9 +116,9 @@ class Shares:
             channel.close()
 
 
-def measure(nodes: int, rest_s: float) -> Result:
+def measure(nodes: int, rest_s: float, contract: str = "torchrun") -> Result:
     """Start a run of this size, let it rest, and end it by the failure of one node."""
-    shares = Shares(nodes)
+    shares = Shares(nodes, contract)
     try:
         empty, began = shares.ask("counts")[0], time.monotonic()
         shares.ask("start")
@@ -182,8 +183,9 @@ def main() -> None:
     parser.add_argument("--nodes", default="64,256,1000", help="sizes of the runs")
     parser.add_argument("--rest", type=float, default=20.0, metavar="SECONDS", help="how long each run is left alone")
     parser.add_argument("--agents", default="", help="sizes of runs with real agents; each takes about 20 MiB")
+    parser.add_argument("--contract", default="torchrun", help="others tell each node the addresses of all")
     options = parser.parse_args()
-    show([measure(int(nodes), options.rest) for nodes in options.nodes.split(",")])
+    show([measure(int(nodes), options.rest, options.contract) for nodes in options.nodes.split(",")])
     if options.agents:
         show_agents([_agents.measure(int(nodes)) for nodes in options.agents.split(",")])
 

@@ -18,6 +18,7 @@ from ..job import Job
 from ..network import routes
 from ..store.interface import Prefixed, Store, absent
 from ..store.server import Server
+from . import offers
 from .nodes import LOST_S, POLL_S, Members, Nodes
 from .whole import ROLES_DONE, count_finished
 
@@ -147,9 +148,9 @@ class FixedNodes(Nodes):
             what, every = f"what {nodes} nodes offer", range(nodes)
             self._await(what, store, {"offers": nodes}, lambda: absent(store, "offer", every))
             told = store.multi_get([f"offer/{node}" for node in every])
-            store.set("offered", json.dumps([json.loads(text) for text in told]))
+            store.set("offered", offers.pack(told))
         (offered,) = self._await("node 0 to pass on what all nodes offer", store, {"offered": None}, list)
-        return list(json.loads(offered or b""))
+        return offers.unpack(offered or b"")
 
     def finished(self) -> bool:
         """As in the base class; the verdict of the round decides whether the success or a stop came first."""

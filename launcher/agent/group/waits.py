@@ -19,7 +19,7 @@ JUDGED_S = 6.0
 """How much longer the nodes that do not judge wait for the one that does: it looks for the others' stacks, too."""
 
 _ANY, _JUDGE, _FINDING = "waited/timed-out", "waited/judge", "waited/finding"
-"""Keys: a collective has timed out for some rank; the node that finds out for which ones; and what it has found."""
+"""Keys: a collective has timed out for some rank, the node that finds out for which ones, and what it has found."""
 
 _LOOK_S = 0.3
 _LOST_S = 1.5
