@@ -243,6 +243,21 @@ def test_a_message_of_the_previous_round_is_never_taken_for_one_of_this_round() 
     assert watch.verdict is None
 
 
+def test_a_late_message_of_the_previous_round_hides_none_of_this_round() -> None:
+    """Two threads of a node receive messages, and the one that waits for the next round may be first."""
+    store = OneMessage()
+    job = Job("r-1", ["x.py"], "script", "/", {}, "/", {}, min_nodes=2, max_nodes=2)
+    watch = Watch(job, 0, store, store, ignore)
+    wait_until("the restart", lambda: watch.verdict)
+    watch.begin("round/1/verdict", expects_signs=False)
+
+    watch.receive("round/1/verdict", {"kind": "fail", "node": 1})
+    watch.learn({"round/0/verdict": b'{"kind": "restart", "node": 1}'})
+
+    assert watch.verdict is not None
+    assert watch.verdict["kind"] == "fail"
+
+
 class Broken(Store):
     """A store whose server has exited."""
 

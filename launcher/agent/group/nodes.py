@@ -181,7 +181,7 @@ class Nodes:
             values = self._wait_for(keys, (limit_s if told else min(limit_s, _PATIENCE_S)) - waited)
             if any(map(is_met, values, keys.values())):
                 return values
-            if self.stopping.is_set() or (self.verdict or {"kind": "restart"})["kind"] != "restart":
+            if self._is_to_stop():
                 raise StopRequestedError
             waited = time.monotonic() - began
             if waited >= limit_s:
@@ -190,11 +190,15 @@ class Nodes:
                 told = True
                 self._tell("waiting", what=what + _named(missing(), " (missing: node {})"), limit_s=limit_s)
 
+    def _is_to_stop(self) -> bool:
+        """Whether nothing is worth waiting for any more."""
+        verdict = self.verdict
+        return self.stopping.is_set() or (verdict is not None and verdict["kind"] != "restart")
+
     def _wait_for(self, keys: Mapping[str, Known], limit_s: float) -> List[Optional[bytes]]:
         """The values of the keys, once one is not as known, there is a verdict or a stop, or some time has passed."""
         verdicts = self._watch.verdicts()
-        stopped = self.stopping.is_set() or self.verdict is not None
-        limit_s = 0.0 if stopped else max(0.0, min(limit_s, self.job.unreachable_s))
+        limit_s = 0.0 if self._is_to_stop() else max(0.0, min(limit_s, self.job.unreachable_s))
         values: List[Optional[bytes]] = self.store.wait({**keys, **verdicts}, limit_s)
         self._watch.learn(dict(zip(verdicts, values[len(keys) :])))
         return values[: len(keys)]

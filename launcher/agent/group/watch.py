@@ -38,8 +38,8 @@ class Watch:
     def __init__(self, job: Job, node_rank: int, store: Any, others: Store, tell: Callable[..., None]) -> None:
         """`others`: the connection of the rest of this process, given up with ours. `tell` writes events."""
         self.key = f"{roles.at(job, node_rank).prefix}round/0/verdict"
-        self._received: Tuple[str, Optional[Verdict]] = (self.key, None)
-        """The verdict, with the key of its round: a late one never counts for the next round."""
+        self._received: Dict[str, Verdict] = {}
+        """The verdicts, by the keys of their rounds: a late one, which any thread may receive, counts for its own."""
 
         self._loss: Optional[Verdict] = None
         """The loss of node 0, which no store can report any more."""
@@ -62,14 +62,12 @@ class Watch:
     @property
     def verdict(self) -> Optional[Verdict]:
         """The verdict of the current round; if that is none or a restart, the loss of node 0 comes first."""
-        key, verdict = self._received
-        if key != self.key:
-            verdict = None
+        verdict = self._received.get(self.key)
         return self._loss or verdict if verdict is None or verdict["kind"] == "restart" else verdict
 
     def receive(self, key: str, verdict: Verdict) -> None:
         """Record the verdict of the round with that key."""
-        self._received = (key, verdict)
+        self._received[key] = verdict
 
     def begin(self, key: str, *, expects_signs: bool) -> None:
         """Watch for the verdict of a new round."""
