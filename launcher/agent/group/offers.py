@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import zlib
 from typing import Any, Dict, List, Sequence
 
 _MAX_BYTES = 2048
@@ -16,11 +14,19 @@ def pack(texts: Sequence[bytes]) -> str:
     whole = b"[" + b",".join(texts) + b"]"
     if len(whole) <= _MAX_BYTES:
         return whole.decode()
+    import base64
+    import zlib
+
     return base64.b85encode(zlib.compress(whole)).decode("ascii")
 
 
 def unpack(text: bytes) -> List[Dict[str, Any]]:
     """The objects."""
-    whole = text if text.startswith(b"[") else zlib.decompress(base64.b85decode(text))
+    whole = text
+    if not text.startswith(b"["):
+        import base64
+        import zlib
+
+        whole = zlib.decompress(base64.b85decode(text))
     found: List[Dict[str, Any]] = json.loads(whole)
     return found
