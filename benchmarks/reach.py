@@ -25,26 +25,30 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._measure import verdict
-from launcher.agent.network import ports, reach
+from launcher.agent.group import exploring
+from launcher.agent.network import ports
 from launcher.agent.store.client import Client
+from launcher.agent.store.interface import is_met
 from launcher.agent.store.server import Server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    from launcher.agent.store.interface import Known, Store
 
 TARGET_S = 1.0
 LIMIT_S = 60.0
 KEY = "of no use to anybody"
 
 
-def waited(what: str, met: Callable[[], bool], _: Callable[[], list[str]]) -> None:
-    """Wait as agents do: 5 ms at first, then less and less often."""
-    pause, limit = 0.005, time.monotonic() + LIMIT_S
-    while not met():
-        if time.monotonic() > limit:
-            raise SystemExit(f"waited {LIMIT_S:.0f} s for {what}")
-        time.sleep(pause)
-        pause = min(pause * 1.2, 0.1)
+def waited(what: str, store: Store, known: Mapping[str, Known], _: Callable[[], list[str]]) -> list[bytes | None]:
+    """Wait as agents do."""
+    limit = time.monotonic() + LIMIT_S
+    while time.monotonic() < limit:
+        values = store.wait(known, limit - time.monotonic())
+        if any(map(is_met, values, known.values())):
+            return values
+    raise SystemExit(f"waited {LIMIT_S:.0f} s for {what}")
 
 
 def address(rank: int) -> str:
@@ -57,7 +61,7 @@ def node(port: int, rank: int, nodes: int, start: Any, answers: Any) -> None:
     store = Client("127.0.0.1", port, key=KEY, timeout_s=LIMIT_S)
     start.wait(LIMIT_S)
     cpu = time.process_time()
-    found = reach.explore(store, rank, nodes, [address(rank)], waited)
+    found = exploring.explore(store, rank, nodes, [address(rank)], waited)
     took, ended = time.process_time() - cpu, time.monotonic()
     answers.put((rank, ended, took, found.usable == [address(rank)] and not found.cut_off))
 

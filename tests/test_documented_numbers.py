@@ -9,7 +9,7 @@ import pytest
 
 from launcher.agent.fabric import network_variables
 from launcher.agent.failures import RESULTS
-from launcher.agent.group import nodes, waits, watch, workers
+from launcher.agent.group import losses, nodes, waits, watch, workers
 from launcher.agent.job import Job
 from launcher.agent.network import reach, secure
 from launcher.agent.store import connection, server
@@ -61,7 +61,12 @@ NUMBERS: list[tuple[str, str, tuple[object, ...], tuple[object, ...]]] = [
     ("cli", "after 90 s of silence", (lock._SILENT_S,), (90,)),
     ("cli", "waits for it, up to a minute", (cancel._LOCK_S,), (60,)),
     ("configuration", "or 30 s after MIN are there", (JOB["last_call_s"],), (30,)),
-    ("decisions/0006-one-verdict-per-round", "five times a second", (watch._WATCH_S,), (0.2,)),
+    (
+        "decisions/0006-one-verdict-per-round",
+        "a sign of life every 6 s",
+        (JOB["host_timeout_s"] / watch._SIGNS,),
+        (6,),
+    ),
     (
         "decisions/0006-one-verdict-per-round",
         "does not acknowledge for 30 s",
@@ -71,7 +76,7 @@ NUMBERS: list[tuple[str, str, tuple[object, ...], tuple[object, ...]]] = [
     (
         "decisions/0006-one-verdict-per-round",
         "is reported after 35 s",
-        (watch._QUIET * JOB["host_timeout_s"],),
+        (losses.QUIET * JOB["host_timeout_s"],),
         (35,),
     ),
     (

@@ -111,7 +111,7 @@ def test_a_stop_after_a_restart_was_decided_reaches_the_next_round(nodes: Nodes,
 
     one.request_stop(STOP)
     wait_until("its message to be sent", lambda: not one._watch.has_unpublished)
-    other._watch.begin("round/1/verdict", watch_beats=True)
+    other._watch.begin("round/1/verdict", expects_signs=True)
 
     wait_until("the stop", lambda: other.verdict)
     assert other.verdict

@@ -13,6 +13,7 @@ from launcher.agent.group.workers_network import WorkersNetwork
 from launcher.agent.job import Job
 from launcher.agent.network import ports
 from launcher.agent.store.client import Client
+from launcher.agent.store.interface import Prefixed
 from launcher.agent.store.server import Server
 
 if TYPE_CHECKING:
@@ -87,15 +88,17 @@ def test_nodes_meet_once_more_when_one_is_lost_before_its_workers_start(monkeypa
     from launcher.agent.group import dynamic_rendezvous
 
     monkeypatch.setattr(dynamic_rendezvous, "_EXPLORE_S", 0.05)
-    rounds = [RendezvousInfo(here(), rank, size, None) for rank, size in ((1, 2), (0, 1))]  # type: ignore[arg-type]
+    store = here()
+    parts = [Prefixed(f"round/{number}", store) for number in range(2)]
+    rounds = [RendezvousInfo(parts[0], 1, 2, None), RendezvousInfo(parts[1], 0, 1, None)]  # type: ignore[arg-type]
     told: list[tuple[str, Any]] = []
     node: Any = dynamic_rendezvous.ElasticNodes.__new__(dynamic_rendezvous.ElasticNodes)
-    node.job = SimpleNamespace(master_port=None, on_loopback=True, min_nodes=1, rdzv_timeout_s=9.0)
+    node.job = SimpleNamespace(master_port=None, on_loopback=True, min_nodes=1, rdzv_timeout_s=9.0, unreachable_s=30.0)
     node.network, node.own_addr = WorkersNetwork(node.job, lambda *_, **__: None), "127.0.0.1"
     node.own_workers = 3
     node.round, node.stopping, node._tell = -1, threading.Event(), lambda name, **about: told.append((name, about))
-    node._watch = SimpleNamespace(verdict=None, begin=lambda *_, **__: None)
-    node.store = here()
+    node._watch = SimpleNamespace(verdict=None, begin=lambda *_, **__: None, verdicts=dict, learn=lambda _: None)
+    node.store = store
     node._dynamic = SimpleNamespace(next=lambda: rounds.pop(0), participants={"n0"}, wait_for_more=lambda _: None)
 
     met = node.next_rendezvous()

@@ -40,7 +40,7 @@ def waiting(agents: Runner, nodes: int = 3, **request: Any) -> Run:
     key = (run.directory / KEY_FILE).read_text().strip()
     with closing(Client("127.0.0.1", json.loads(told.read_text())["port"], key=key, timeout_s=LIMIT_S)) as store:
         # Each node sets this once it has asked to be missed.
-        run.until(lambda: store.check([f"load/{node}" for node in range(nodes)]))
+        run.until(lambda: store.check([f"sign/{node}" for node in range(nodes)]))
     return run
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from launcher.agent.group import losses
 from launcher.agent.group import watch as watch_module
 from launcher.agent.group.watch import Watch
 from launcher.agent.job import Job
@@ -152,30 +153,40 @@ def ignore(_name: str, **_fields: Any) -> None:
     """Drop an event."""
 
 
-def test_a_node_that_was_starved_does_not_take_the_others_for_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, told = [0.0], []
-    begin, over = threading.Event(), threading.Event()
+class Ticking(Server):
+    """A store whose waits take as long as they may, by a clock that only they move."""
 
-    def tick(seconds: float) -> None:
-        begin.wait(60)
-        if over.is_set():
+    def __init__(self) -> None:
+        super().__init__(ports.listening(only="127.0.0.1"), "k" * 32)
+        self.clock = 0.0
+        self.begins, self.over = threading.Event(), threading.Event()
+
+    def wait(self, known: Any, limit_s: float, sign: tuple[str, str] = ("", "")) -> list[bytes | None]:
+        """As long as it may take, at once."""
+        self.begins.wait(60)
+        if self.over.is_set():
             raise StoreError
         time.sleep(0.001)
-        clock[0] += seconds
+        self.clock += 0.2
+        return super().wait(known, 0.0, sign)
 
-    monkeypatch.setattr(watch_module, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=tick, time=time.time))
+
+def test_a_node_that_was_starved_does_not_take_the_others_for_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, told = Ticking(), []
+    clock = SimpleNamespace(monotonic=lambda: store.clock, time=time.time)
+    for module in (watch_module, losses):
+        monkeypatch.setattr(module, "time", clock)
     job = Job(
         "r-1", ["x.py"], "script", "/", {}, "/", {}, min_nodes=2, max_nodes=2, host_timeout_s=6.0, peer_timeout_s=20.0
     )
-    store = Server(ports.listening(only="127.0.0.1"), "k" * 32)
-    for key in ("name/1", "load/1"):
-        store.set(key, "-")
-    watch = Watch(job, 0, store, store, lambda _name, message: told.append((clock[0], message)))
-    watch.begin("round/0/verdict", watch_beats=True)
-    clock[0] += 1000
-    begin.set()
+    store.set("name/1", "-")
+    store.set("sign/1", "1 -")
+    watch = Watch(job, 0, store, store, lambda _name, message: told.append((store.clock, message)))
+    watch.begin("round/0/verdict", expects_signs=True)
+    store.clock += 1000
+    store.begins.set()
     wait_until("the loss", lambda: watch.verdict)
-    over.set()
+    store.over.set()
 
     assert 1004 < told[0][0] < 1010, told
     assert re.match(r"no sign of node 1 for [6-9] s, though its host answers: it may be starved", told[0][1])
@@ -191,11 +202,13 @@ class OneMessage(Store):
         self.looked = 0
 
     def _ask(self, call: str, *args: Any) -> Any:
-        if call != "get":
+        if call == "get":
+            return [None for _ in args]
+        if call != "wait":
             return 0
-        self.looked += args[0].startswith("round")
+        self.looked += any(key.startswith("round") for key in args[1])
         return [
-            json.dumps({"kind": "restart", "node": 1}) if "".join(key) == "round/0/verdict" else None for key in args
+            json.dumps({"kind": "restart", "node": 1}) if "".join(key) == "round/0/verdict" else None for key in args[1]
         ]
 
 
@@ -220,14 +233,29 @@ def test_a_message_of_the_previous_round_is_never_taken_for_one_of_this_round() 
     job = Job("r-1", ["x.py"], "script", "/", {}, "/", {}, min_nodes=2, max_nodes=2)
     watch = Watch(job, 0, store, store, ignore)
     key = Key("round/0/verdict")
-    key.then = lambda: watch.begin("round/1/verdict", watch_beats=False)
-    watch.begin(key, watch_beats=False)
+    key.then = lambda: watch.begin("round/1/verdict", expects_signs=False)
+    watch.begin(key, expects_signs=False)
     looked = store.looked
     wait_until("the lookups", lambda: store.looked > looked + 4)
 
-    watch.begin("round/1/verdict", watch_beats=False)
+    watch.begin("round/1/verdict", expects_signs=False)
 
     assert watch.verdict is None
+
+
+def test_a_late_message_of_the_previous_round_hides_none_of_this_round() -> None:
+    """Two threads of a node receive messages, and the one that waits for the next round may be first."""
+    store = OneMessage()
+    job = Job("r-1", ["x.py"], "script", "/", {}, "/", {}, min_nodes=2, max_nodes=2)
+    watch = Watch(job, 0, store, store, ignore)
+    wait_until("the restart", lambda: watch.verdict)
+    watch.begin("round/1/verdict", expects_signs=False)
+
+    watch.receive("round/1/verdict", {"kind": "fail", "node": 1})
+    watch.learn({"round/0/verdict": b'{"kind": "restart", "node": 1}'})
+
+    assert watch.verdict is not None
+    assert watch.verdict["kind"] == "fail"
 
 
 class Broken(Store):
@@ -248,7 +276,7 @@ def test_the_loss_of_node_0_is_known_in_the_next_round_too() -> None:
     watch = Watch(job, 1, Broken(), Broken(), ignore)
     wait_until("the loss", lambda: watch.verdict)
 
-    watch.begin("round/1/verdict", watch_beats=False)
+    watch.begin("round/1/verdict", expects_signs=False)
 
     assert watch.verdict is not None
     assert (watch.verdict["kind"], watch.verdict["node"]) == ("lost", 0)

@@ -98,7 +98,7 @@ def test_a_node_0_that_is_replaced_before_it_has_answered_is_waited_for() -> Non
 
 def test_a_store_that_stops_answering_is_an_error_after_the_limit(served: Served) -> None:
     client = Client("127.0.0.1", served.port, key=KEY, timeout_s=30, answer_s=0.3)
-    with served.store._lock, pytest.raises(SilentError, match="has not answered for 0 s"):
+    with served.store._values.lock, pytest.raises(SilentError, match="has not answered for 0 s"):
         client.add("n", 1)
     with pytest.raises(GoneError):
         client.add("n", 1)
@@ -111,7 +111,7 @@ def test_a_call_that_waits_fails_when_the_store_is_given_up(served: Served) -> N
         with contextlib.suppress(GoneError):
             client.add("n", 1)
 
-    with served.store._lock:
+    with served.store._values.lock:
         thread = threading.Thread(target=call)
         thread.start()
         wait_until("the call", client._lock.locked)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from launcher.agent.group import exploring
 from launcher.agent.network import reach, routes
 
 if TYPE_CHECKING:
@@ -144,16 +145,9 @@ def test_a_peer_is_never_sought_at_an_address_of_our_own() -> None:
 
 
 def test_the_best_address_is_one_that_all_reach_else_one_that_most_reach() -> None:
-    seen: list[dict[str, list[str]]] = [
-        {"1": []},
-        {"0": ["b", "a"]},
-        {"0": ["b"], "1": ["x"]},
-        {"0": ["b", "c"], "1": ["x", "y"]},
-    ]
-
-    assert reach.common(0, ["a", "b", "c"], seen) == ["b"]
-    assert reach.common(1, ["y", "x"], seen) == ["x"]
-    assert reach.common(2, ["z"], seen) == []
+    assert exploring.common(["a", "b", "c"], [[1, 0], [1], [1, 2]]) == ["b"]
+    assert exploring.common(["y", "x"], [[], [1], [1, 0]]) == ["x"]
+    assert exploring.common(["z"], [[], []]) == []
 
 
 def test_the_first_that_is_reached_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

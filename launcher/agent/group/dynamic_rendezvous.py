@@ -88,7 +88,7 @@ class ElasticNodes(Nodes, RendezvousHandler):
         )
         self._dynamic = torchelastic.Rendezvous(handler, self.store, self.own_addr, self._part_of_round)
         if self.node_rank == 0:
-            self._watch.drop = self._drop
+            self._watch.losses.drop = self._drop
         else:
             self._watch.be_missed(self._dynamic.name)
         self.own_workers = 0
@@ -125,20 +125,16 @@ class ElasticNodes(Nodes, RendezvousHandler):
         for _ in range(_MEETINGS):
             info = self._meet()
             self.round += 1
-            self._watch.begin("final/verdict", watch_beats=True)
+            self._watch.begin("final/verdict", expects_signs=True)
             try:
                 info.store.set(f"workers/{info.rank}", str(self.own_workers))
+                info.store.add("workers/told", 1)
                 address = self._explore(info) or self.own_addr
                 if info.rank == 0:
                     info.store.set(
                         "distlaunch/master", json.dumps({"addr": address, **self.network.master_port.open(self.round)})
                     )
-                counted = [f"workers/{rank}" for rank in range(info.world_size)]
-                self._await(
-                    "all nodes' numbers of workers", partial(info.store.check, counted), list, limit_s=_EXPLORE_S
-                )
-                published = partial(info.store.check, ["distlaunch/master"])
-                self._await("the master's address of this round", published, list, limit_s=_EXPLORE_S)
+                self._await_told(info)
             except RendezvousError as error:
                 self._tell("warning", message=f"{error}; the nodes meet once more")
                 continue
@@ -146,12 +142,21 @@ class ElasticNodes(Nodes, RendezvousHandler):
             self._dynamic.wait_for_more(_MORE_COME_S)
             self._who = self._dynamic.participants
             self.members = Members(Prefixed("distlaunch", info.store), info.world_size)
-            self.counts = [int(count) for count in info.store.multi_get(counted)]
+            counts = info.store.multi_get([f"workers/{rank}" for rank in range(info.world_size)])
+            self.counts = [int(count) for count in counts]
             master = json.loads(info.store.get("distlaunch/master"))
             self.network.master_port.serves_workers = master["serves"]
             store_info = RendezvousStoreInfo(master["addr"], master["port"])
             return RendezvousInfo(info.store, info.rank, info.world_size, store_info)
         raise RendezvousError(f"in {_MEETINGS} rounds in a row a node was lost before its workers started")
+
+    def _await_told(self, info: RendezvousInfo) -> None:
+        """Wait until all nodes of the round have told what the others need."""
+        store: Any = info.store
+        size = info.world_size
+        self._await("all nodes' numbers of workers", store, {"workers/told": size}, list, limit_s=_EXPLORE_S)
+        what = "the master's address of this round"
+        self._await(what, store, {"distlaunch/master": None}, list, limit_s=_EXPLORE_S)
 
     def _meet(self) -> Any:
         """Complete torchelastic's part, and report what it waits for, which torchelastic does not."""
@@ -176,12 +181,13 @@ class ElasticNodes(Nodes, RendezvousHandler):
         """Probe the addresses of this round's nodes; this node's best address that all of them reach."""
         if self.network.fabric is None:
             return None
-        from ..network import reach
+        from . import exploring
 
         own: dict[str, str] = self.network.fabric["interfaces"]
         wait, usable = partial(self._await, limit_s=_EXPLORE_S), []
         if info.world_size > 1:
-            usable = reach.explore(info.store, info.rank, info.world_size, list(own), wait).usable
+            store: Any = info.store
+            usable = exploring.explore(store, info.rank, info.world_size, list(own), wait).usable
         interfaces = list(dict.fromkeys(own[address] for address in usable))
         why = f"all {info.world_size - 1} peers reach this node at"
         if not interfaces:

@@ -38,6 +38,9 @@ class Hangs:
         self.recorders: List[Variable] = []
         """The variables that switch it on."""
 
+        self.wake: Callable[[], object] = lambda: None
+        """Wakes the thread that calls `attend`."""
+
         self._job, self._node = job, node_rank
         self._round, self._count = 0, job.max_nodes
         self._heard: queue.Queue[AgentToGroup] = queue.Queue()
@@ -49,7 +52,7 @@ class Hangs:
     def begin(self, number: int, nodes: int) -> None:
         """A round begins, on this many nodes of this role: publish that this one takes part."""
         self._round, self._count = number, self._job.max_nodes if self._job.roles else nodes
-        self._heard.put({"quiet": self._quiet})
+        self.hear({"quiet": self._quiet})
 
     def members(self, store: Store) -> List[int]:
         """The nodes of this round, as far as they have begun it."""
@@ -67,6 +70,7 @@ class Hangs:
     def hear(self, message: AgentToGroup) -> None:
         """Take a message of the agent, in any thread."""
         self._heard.put(message)
+        self.wake()
 
     def attend(self, store: Store, asked: Optional[bytes], act: Optional[bytes]) -> None:
         """Do what is due. `asked` and `act`: the values of `ASK` and `ACT`."""
@@ -84,6 +88,12 @@ class Hangs:
             found = self._sampling.look(store, lambda: self._quiet and self._all_are_quiet(store), self.members)
             if found:
                 self.send(found)
+
+    def patience_s(self) -> float:
+        """How soon `attend` is to be called again."""
+        if self._node or not self._job.hang_after_s:
+            return float("inf")
+        return self._sampling.patience_s if self._quiet else float("inf")
 
     def _recording(self) -> Optional[Dict[str, Any]]:
         return self.recorder._asdict() if self.recorder else None

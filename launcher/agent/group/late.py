@@ -26,6 +26,9 @@ class LateRanks:
         """`tell` gets what the flight recorders tell, as fields of an event."""
         self._store, self._hangs, self._recorder = store, hangs, hangs.recorder
         self._tell = tell
+        self.limit_s = _WITH_DUMPS_S if self._recorder else _LIMIT_S
+        """How long the nodes may take to answer, in seconds."""
+
         self._gathering: Optional[Gathering] = None
 
     def ask(self, kind: str) -> None:
@@ -35,7 +38,7 @@ class LateRanks:
         """
         if self._gathering is None and (kind == Failure.COLLECTIVE or (kind == Failure.NO_PROGRESS and self._recorder)):
             dumps, nodes = self._recorder is not None, self._hangs.members(self._store)
-            self._gathering = Gathering(self._store, nodes, _WITH_DUMPS_S if dumps else _LIMIT_S, dumps=dumps)
+            self._gathering = Gathering(self._store, nodes, self.limit_s, dumps=dumps)
 
     def explained(self, cause: Cause, waited: Set[int], every: Sequence[int]) -> Cause:
         """The cause, with the ranks that `waited` have waited for, and where these are. `every`: all ranks."""

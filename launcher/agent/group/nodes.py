@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional
 
 from .. import roles
 from ..job import Job
+from ..store.interface import Known, Store, is_met
 from .errors import RendezvousError, StopRequestedError
 from .watch import Watch
 from .whole import Whole
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
 Tell = Callable[..., None]
 
 POLL_S = 0.005
-_POLL_MAX_S = 0.1
+_PATIENCE_S = 2.0
+"""A shorter wait for other nodes is not reported."""
+
+_NAMED = 20
+"""How many missing nodes are named."""
+
 _BARRIER_S = 3.0
 _BARRIER_AFTER_SUCCESS_S = 10.0
 """The same limit after a success: no node is known to be lost, and some may be starved of CPU for a while."""
@@ -48,19 +54,19 @@ class StopEvent(threading.Event):
 class Members:
     """The nodes of one round, and the part of the store that they share."""
 
-    def __init__(self, store: Any, count: int, finish: Optional[Callable[[], object]] = None) -> None:
+    def __init__(self, store: Store, count: int, finish: Optional[Callable[[], object]] = None) -> None:
         """`finish` counts this node as finished."""
         self.store, self.count = store, count
         self._finish = finish or (lambda: store.add("finished", 1))
         self.has_finished = False
         """Whether this node's workers have succeeded."""
 
-    def all_finished(self) -> bool:
-        """Count this node's workers as succeeded; whether those of all nodes have."""
+    def all_finished(self, has_reached: Callable[[str, int], bool]) -> bool:
+        """Count this node's workers as succeeded; whether those of all nodes have, as `Watch.has_reached` knows."""
         if not self.has_finished:
             self.has_finished = True
             self._finish()
-        return int(self.store.add("finished", 0)) >= self.count
+        return has_reached(self.store.name_of("finished"), self.count)
 
 
 class Nodes:
@@ -126,6 +132,7 @@ class Nodes:
         self.stopping.by_agent = True
         self.stopping.unannounced = message["leaves"]
         self.stopping.set()
+        self.store.wake()
         if not message["leaves"]:
             verdict: Verdict = {"kind": "stop", "node": self.node_rank, "host": self.host, "stop": message["stop"]}
             verdict["deadline"], verdict["signal"] = message["deadline"], message["signal"]
@@ -142,7 +149,7 @@ class Nodes:
 
     def finished(self) -> bool:
         """Record that this node's workers have succeeded; whether those of all nodes of the round have."""
-        return self.members.all_finished()
+        return self.members.all_finished(self._watch.has_reached)
 
     def request_restart(self) -> None:
         """Have all nodes restart after workers of this node have failed, even nodes that have finished."""
@@ -155,29 +162,46 @@ class Nodes:
         return self.verdict
 
     def _await(
-        self, what: str, met: Callable[[], bool], missing: Callable[[], List[str]], limit_s: Optional[float] = None
-    ) -> None:
-        """Wait until `met`, and report that; raises at the limit, on a stop and on the verdict of a failure."""
-        began, pause, told = time.monotonic(), POLL_S, False
+        self,
+        what: str,
+        store: Store,
+        known: Mapping[str, Known],
+        missing: Callable[[], List[str]],
+        limit_s: Optional[float] = None,
+    ) -> List[Optional[bytes]]:
+        """Wait until a key of this part of the store is not as known, as `Store.wait` does; the values of the keys.
+
+        Reports the wait. Raises at the limit, on a stop and on the verdict of a failure.
+        """
+        began, told = time.monotonic(), False
         limit_s = self.job.rdzv_timeout_s if limit_s is None else limit_s
-        while not met():
-            if self.stopping.is_set():
-                raise StopRequestedError
-            verdict = self.verdict
-            if verdict is not None and verdict["kind"] != "restart":
+        keys = {store.name_of(key): each for key, each in known.items()}
+        while True:
+            waited = time.monotonic() - began
+            values = self._wait_for(keys, (limit_s if told else min(limit_s, _PATIENCE_S)) - waited)
+            if any(map(is_met, values, keys.values())):
+                return values
+            if self._is_to_stop():
                 raise StopRequestedError
             waited = time.monotonic() - began
-            if waited > limit_s:
-                nodes = missing()
-                absent = f"; missing: node {', '.join(nodes)}" if nodes else ""
-                raise RendezvousError(f"waited {waited:.0f} s for {what}{absent}")
-            if waited > 2 and not told:
+            if waited >= limit_s:
+                raise RendezvousError(f"waited {waited:.0f} s for {what}{_named(missing(), '; missing: node {}')}")
+            if waited >= _PATIENCE_S and not told:
                 told = True
-                nodes = missing()
-                absent = f" (missing: node {', '.join(nodes)})" if nodes else ""
-                self._tell("waiting", what=what + absent, limit_s=limit_s)
-            time.sleep(pause)
-            pause = min(pause * 1.2, _POLL_MAX_S)
+                self._tell("waiting", what=what + _named(missing(), " (missing: node {})"), limit_s=limit_s)
+
+    def _is_to_stop(self) -> bool:
+        """Whether nothing is worth waiting for any more."""
+        verdict = self.verdict
+        return self.stopping.is_set() or (verdict is not None and verdict["kind"] != "restart")
+
+    def _wait_for(self, keys: Mapping[str, Known], limit_s: float) -> List[Optional[bytes]]:
+        """The values of the keys, once one is not as known, there is a verdict or a stop, or some time has passed."""
+        verdicts = self._watch.verdicts()
+        limit_s = 0.0 if self._is_to_stop() else max(0.0, min(limit_s, self.job.unreachable_s))
+        values: List[Optional[bytes]] = self.store.wait({**keys, **verdicts}, limit_s)
+        self._watch.learn(dict(zip(verdicts, values[len(keys) :])))
+        return values[: len(keys)]
 
     def _expected(self) -> int:
         """The number of nodes to wait for in the shutdown barrier."""
@@ -217,3 +241,9 @@ class Nodes:
         where = self.store if self.job.roles else self.members.store
         seen = int(where.add("shutdown", more))
         return seen if where is self.store else seen + int(self.store.add("shutdown", 0))
+
+
+def _named(nodes: List[str], text: str) -> str:
+    """The text with the nodes, of which the first ones are named; empty if there are none."""
+    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+    return text.format(", ".join(nodes[:_NAMED]) + more) if nodes else ""

@@ -8,13 +8,13 @@ import os
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, NoReturn, Optional, Tuple
 
 from ..contracts import load
 from ..failures import Failure
 from ..job import Job
 from ..protocol import NOT_NEEDED
-from ..store.interface import GoneError, Store, StoreError
+from ..store.interface import GoneError, Known, Store, StoreError
 from ..store.server import Server
 from ..system import threads
 from .agent_link import AgentLink
@@ -27,7 +27,7 @@ from .workers import PeerEndedError
 if TYPE_CHECKING:
     from ..messages import GroupAgent, GroupServer, Result, ServerSetup, Verdict
 
-_AGAIN_S, _STAND_BY_S = 1.0, 0.2
+_AGAIN_S = 1.0
 
 
 def main(
@@ -171,7 +171,7 @@ def _present_store(job: Job, setup: ServerSetup, agent: AgentLink, connected: Ca
             store.close()
             raise NotNeededError
         if goes_on_without(job, store, setup["node_rank"]):
-            _stand_by(store, agent)
+            _stand_by(store, agent, job.unreachable_s)
         if store.compare_set(f"member/{setup['node_rank']}", "", me).decode() == me:
             return store
         if time.monotonic() > limit:
@@ -183,14 +183,15 @@ def _present_store(job: Job, setup: ServerSetup, agent: AgentLink, connected: Ca
         time.sleep(_AGAIN_S)
 
 
-def _stand_by(store: Store, agent: AgentLink) -> NoReturn:
+def _stand_by(store: Store, agent: AgentLink, pause_s: float) -> NoReturn:
     """Wait until a run is over that continues without this node, or until it is to start again, with this node."""
     agent.event("warning", message="the run continues without this node, which waits until it ends or starts again")
+    known: Dict[str, Known] = {OVER: None, END: None}
     while True:
-        over, end = store.peek([OVER, END])
+        over, end = store.wait(known, pause_s)
         if over is not None:
             raise NotNeededError
         verdict: Optional[Verdict] = json.loads(end) if end else None
         if verdict is not None and verdict["kind"] != "done":
             raise PeerEndedError(verdict)
-        time.sleep(_STAND_BY_S)
+        known[END] = None if end is None else end.decode()

@@ -6,6 +6,7 @@ round is read by mistake. torch is not needed.
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import time
@@ -15,10 +16,11 @@ from ..contracts import load
 from ..failures import Failure
 from ..job import Job
 from ..network import routes
-from ..store.interface import Prefixed, Store
+from ..store.interface import Prefixed, Store, absent
 from ..store.server import Server
+from . import offers
 from .nodes import LOST_S, POLL_S, Members, Nodes
-from .whole import count_finished
+from .whole import ROLES_DONE, count_finished
 
 _SEE_S = 5.0
 _DONE = "done"
@@ -72,7 +74,7 @@ class FixedNodes(Nodes):
         """
         self.round += 1
         prefix, nodes = f"{self.role.prefix}round/{self.round}", self.role.nodes
-        self._watch.begin(f"{prefix}/verdict", watch_beats=self.round > 0)
+        self._watch.begin(f"{prefix}/verdict", expects_signs=self.round > 0)
         self.store.set(f"{prefix}/join/{self.rank}", json.dumps([workers, self.job.attempt, self.job.why_again]))
         self.store.add(f"{prefix}/joined", 1)
         if self.rank == 0:
@@ -85,32 +87,31 @@ class FixedNodes(Nodes):
                 "addr": self.job.master_addr,
                 "restarts": self.restarts,
                 "attempt": _latest(*attempts),
-                "workers": counts,
+                "workers": [[count, len(list(same))] for count, same in itertools.groupby(counts)],
             }
             self.store.set(f"{prefix}/go", json.dumps(go))
-        self._await(
-            f"node {self.role.first} to open round {self.round}", lambda: self.store.check([f"{prefix}/go"]), list
-        )
-        go = json.loads(self.store.get(f"{prefix}/go"))
+        what = f"node {self.role.first} to open round {self.round}"
+        (opened,) = self._await(what, self.store, {f"{prefix}/go": None}, list)
+        go = json.loads(opened or b"")
         self.restarts, self.network.master_port.serves_workers = go["restarts"], go["serves"]
         told = self.job.master_addr or go["addr"]
         self.master_addr = told or self.master_addr
-        self._watch.begin(f"{prefix}/verdict", watch_beats=True)
+        self._watch.begin(f"{prefix}/verdict", expects_signs=True)
         if self.round == 0:
             self._explore(known=told is not None)
         self._count_attempts(*go["attempt"])
         self.members = Members(Prefixed(prefix, self.store), nodes, self._finish if self.job.roles else None)
-        return Round(go["workers"], self.master_addr, go["port"])
+        return Round([count for count, same in go["workers"] for _ in range(same)], self.master_addr, go["port"])
 
     def _explore(self, *, known: bool) -> None:
         """Probe the nodes' addresses; the reachable ones decide MASTER_ADDR and this node's interfaces."""
         if self.network.fabric is None:
             return
-        from ..network import reach
+        from . import exploring
 
         own: Dict[str, str] = self.network.fabric["interfaces"]
         head, nodes = self.role.first, self.job.max_nodes
-        found = reach.explore(self.store, self.node_rank, nodes, list(own), self._await, head=head)
+        found = exploring.explore(self.store, self.node_rank, nodes, list(own), self._await, head=head)
         if found.master and not known:
             self.master_addr = found.master[0]
         self._address = next(iter(found.usable or own), "")
@@ -144,19 +145,20 @@ class FixedNodes(Nodes):
         store.set(f"offer/{rank}", json.dumps(mine))
         store.add("offers", 1)
         if rank == 0:
-            names = [f"offer/{node}" for node in range(nodes)]
-            self._await(
-                f"what {nodes} nodes offer",
-                lambda: store.add("offers", 0) >= nodes,
-                lambda: [name[6:] for name in names if not store.check([name])],
-            )
-            store.set("offered", json.dumps([json.loads(text) for text in store.multi_get(names)]))
-        self._await("node 0 to pass on what all nodes offer", lambda: store.check(["offered"]), list)
-        return list(json.loads(store.get("offered")))
+            what, every = f"what {nodes} nodes offer", range(nodes)
+            self._await(what, store, {"offers": nodes}, lambda: absent(store, "offer", every))
+            told = store.multi_get([f"offer/{node}" for node in every])
+            store.set("offered", offers.pack(told))
+        (offered,) = self._await("node 0 to pass on what all nodes offer", store, {"offered": None}, list)
+        return offers.unpack(offered or b"")
 
     def finished(self) -> bool:
         """As in the base class; the verdict of the round decides whether the success or a stop came first."""
-        if not super().finished() or not self.whole.are_done(self.store, self.node_rank):
+        if not super().finished():
+            return False
+        if self.job.roles and not self._watch.has_reached(
+            ROLES_DONE, self.whole.count_done(self.store, self.node_rank)
+        ):
             return False
         if self.publish(_DONE)["kind"] != _DONE:
             return False
@@ -182,11 +184,9 @@ class FixedNodes(Nodes):
         nodes, first = self.role.nodes, self.role.first
 
         def missing() -> List[str]:
-            return [str(first + n) for n in range(nodes) if not self.store.check([f"{prefix}/join/{n}"])]
+            return [str(first + int(node)) for node in absent(self.store, f"{prefix}/join", range(nodes))]
 
-        self._await(
-            f"{nodes} nodes to join round {self.round}", lambda: self.store.add(f"{prefix}/joined", 0) >= nodes, missing
-        )
+        self._await(f"{nodes} nodes to join round {self.round}", self.store, {f"{prefix}/joined": nodes}, missing)
 
 
 def _latest(numbers: Iterable[int], reasons: Iterable[Optional[str]]) -> Tuple[int, Optional[str]]:

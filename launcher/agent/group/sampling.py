@@ -17,7 +17,7 @@ ASK = "stacks/ask"
 GATHER_S = 6.0
 """How long all nodes may take to answer; some need py-spy."""
 
-_LOOK_S, _AGAIN_S = 1.0, 30.0
+_LOOK_S, _GATHERS_S, _AGAIN_S = 1.0, 0.2, 30.0
 _GROWS = 2.0
 
 
@@ -30,6 +30,11 @@ class Sampling:
         self._samples: List[List[Dict[str, Any]]] = []
         self._gathering: Optional[Gathering] = None
         self._next_at = self._patience_s = self._sampled_at = 0.0
+
+    @property
+    def patience_s(self) -> float:
+        """How soon `look` has something to do again, while all is quiet here."""
+        return _GATHERS_S if self._gathering else _LOOK_S
 
     def look(
         self, store: Store, are_quiet: Callable[[], bool], members: Callable[[Store], List[int]]
@@ -63,17 +68,19 @@ class Gathering:
         """`nodes`: which are to answer. `dumps`: whether flight recorders write theirs, and the nodes send them."""
         self._number = store.add("stacks/requests", 1)
         store.set(ASK, f"{self._number} dumps" if dumps else str(self._number))
-        self._keys = [f"stacks/{self._number}/{node}" for node in nodes]
+        self._answers: Dict[str, Optional[bytes]] = {f"stacks/{self._number}/{node}": None for node in nodes}
         self._limit = time.monotonic() + limit_s
-        self.answers: List[Dict[str, Any]] = []
+
+    @property
+    def answers(self) -> List[Dict[str, Any]]:
+        """What has been answered so far, in the order of the nodes."""
+        return [json.loads(each) for each in self._answers.values() if each]
 
     def is_over(self, store: Store) -> bool:
         """Whether all nodes have answered, or have had the time to."""
-        found = store.peek(self._keys)
-        self.answers = [json.loads(each) for each in found if each]
-        over = None not in found or time.monotonic() > self._limit
-        if over:
-            for key, value in zip(self._keys, found):
-                if value:
-                    store.set(key, "")
-        return over
+        absent = [key for key, answer in self._answers.items() if answer is None]
+        found = {key: answer for key, answer in zip(absent, store.peek(absent)) if answer is not None}
+        if found:
+            self._answers.update(found)
+            store.multi_set(dict.fromkeys(found, ""))  # they may be large
+        return len(found) == len(absent) or time.monotonic() > self._limit

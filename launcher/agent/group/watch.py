@@ -1,4 +1,7 @@
-"""Watches the other nodes of a worker group and sends this node's heartbeats: one thread, on its own connection.
+"""Watches the other nodes of a worker group and gives signs of life: one thread, on its own connection.
+
+It waits for verdicts: the store answers at once when there is one, and otherwise only when the next sign is due. So a
+run without failures costs each node one call every few seconds, however many nodes there are.
 
 A node's process may be silent while its host is short of CPU or memory, and continue later. A lost host or network
 shows in TCP, as the kernel of a host that is up acknowledges data even for a process that does not run.
@@ -10,109 +13,86 @@ import contextlib
 import json
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Set, Tuple
 
 from .. import roles
 from ..job import Job
-from ..store.interface import SilentError, Store, StoreError, UnreachableError
+from ..store.interface import GONE, Known, SilentError, Store, StoreError, UnreachableError, is_met
 from ..system import facts
 from .hangs import ACT
+from .losses import QUIET, Losses, gone_agent, loss, responds_again, silence, unreachable
 from .sampling import ASK
 from .whole import Whole
 
 if TYPE_CHECKING:
     from ..messages import Verdict
 
-_WATCH_S = 0.2
-_BEAT_S = 1.0
-_LOAD_S = 5.0
-_QUIET = 7 / 6
-"""How many times its host's limit a node is silent before that is reported: by then, the host is known to answer."""
+_SIGNS = 5
+"""How many signs of life a node gives in the time after which a silent host is lost."""
 
-_STALL_S = 1.0
-"""A node that checks this much too late was starved itself, and has missed heartbeats meanwhile."""
-
-
-class Beats:
-    """How long node 0 has received no heartbeat from each of the other nodes."""
-
-    def __init__(self, now: float) -> None:
-        self.expected = False
-        """Whether the nodes should be sending heartbeats."""
-
-        self.quiet: Set[int] = set()
-        """Nodes that were reported as silent."""
-
-        self._counts: Dict[int, int] = {}
-        self._times: Dict[int, float] = {}
-        self._looked_at = now
-
-    def look(self, now: float) -> None:
-        """Exclude the time in which this node was stalled; called before the nodes are checked one by one."""
-        stalled, self._looked_at = now - self._looked_at - _BEAT_S, now
-        if stalled > _STALL_S:
-            self._times = {node: seen + stalled for node, seen in self._times.items()}
-
-    def silence_of(self, node: int, count: int, now: float) -> Tuple[float, bool]:
-        """How long a node with this many heartbeats is silent, or was until now; and whether it responds again."""
-        silent = now - self._times.get(node, now)
-        if count == self._counts.get(node):
-            return silent, False
-        self._counts[node], self._times[node] = count, now
-        again = node in self.quiet
-        self.quiet.discard(node)
-        return (silent if again else 0.0), again
+_OF_NODE_0 = "sign/0"
 
 
 class Watch:
-    """A thread that polls the store over its own connection. If the store stops answering, it ends all waits."""
+    """A thread with its own connection to the store. If the store stops answering, it ends all waits."""
 
     def __init__(self, job: Job, node_rank: int, store: Any, others: Store, tell: Callable[..., None]) -> None:
         """`others`: the connection of the rest of this process, given up with ours. `tell` writes events."""
         self.key = f"{roles.at(job, node_rank).prefix}round/0/verdict"
-        self._received: Tuple[str, Optional[Verdict]] = (self.key, None)
-        """The verdict, with the key of its round: a late one never counts for the next round."""
+        self._received: Dict[str, Verdict] = {}
+        """The verdicts, by the keys of their rounds: a late one, which any thread may receive, counts for its own."""
 
         self._loss: Optional[Verdict] = None
         """The loss of node 0, which no store can report any more."""
 
-        self._job = job
-        self._node_rank = node_rank
+        self._job, self._node_rank = job, node_rank
         self._store, self._others = store, others
         self._unpublished: Optional[Verdict] = None
-        self._beats = Beats(time.monotonic())
-        self._load = ""
-        """The load that node 0 last published for its host."""
-
+        self._signs = Signs(node_rank, job.unreachable_s / _SIGNS)
+        self._keys = Keys()
         self.whole = Whole(job, node_rank, tell)
-        self.drop: Optional[Callable[[str], None]] = None
-        """On node 0 of an elastic run: has the others continue without the node of that name."""
+        self.whole.hangs.wake = store.wake
+        self.losses = Losses(job, self.whole)
+        """Used on node 0."""
 
         if node_rank > 0:
-            store.on_silence = (_QUIET * job.unreachable_s, self._of_node_0)
+            store.on_silence = (QUIET * job.unreachable_s, self._of_node_0)
             self.be_missed("-")
         threading.Thread(target=self._run, daemon=True, name="watch").start()
 
     @property
     def verdict(self) -> Optional[Verdict]:
         """The verdict of the current round; if that is none or a restart, the loss of node 0 comes first."""
-        key, verdict = self._received
-        if key != self.key:
-            verdict = None
+        verdict = self._received.get(self.key)
         return self._loss or verdict if verdict is None or verdict["kind"] == "restart" else verdict
 
     def receive(self, key: str, verdict: Verdict) -> None:
         """Record the verdict of the round with that key."""
-        self._received = (key, verdict)
+        self._received[key] = verdict
 
-    def begin(self, key: str, *, watch_beats: bool) -> None:
+    def begin(self, key: str, *, expects_signs: bool) -> None:
         """Watch for the verdict of a new round."""
-        self.key = key
-        self._beats.expected = watch_beats
+        self.losses.expected = expects_signs
+        if key != self.key:
+            self.key = key
+            self._keys.wanted.clear()
+            self._store.wake()
 
     def publish_soon(self, verdict: Verdict) -> None:
         """Have the thread publish a verdict, for a caller that must not wait for the store."""
         self._unpublished = verdict
+        self._store.wake()
+
+    def has_reached(self, key: str, count: int) -> bool:
+        """Whether a number in the store is as high; from the first call on, the thread waits for that."""
+        keys = self._keys
+        if key not in keys.reached and key not in keys.wanted:
+            if int(self._others.add(key, 0)) >= count:
+                keys.reached.add(key)
+            else:
+                keys.wanted[key] = count
+                self._store.wake()
+        return key in keys.reached
 
     def be_missed(self, name: str) -> None:
         """Have node 0 learn when this node's connection closes, and the name by which the others know this node."""
@@ -131,117 +111,95 @@ class Watch:
         """Whether a verdict is still to be published."""
         return self._unpublished is not None
 
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    def verdicts(self) -> Dict[str, Known]:
+        """The keys of verdicts that this node waits for, and what is known of them."""
+        return {key: self._keys.known.get(key) for key in (*self.whole.keys, self.key)}
+
+    def learn(self, values: Mapping[str, Optional[bytes]]) -> None:
+        """Take the values of the keys of `verdicts`, which any thread may have got; the run's own come first."""
+        *_, own = values
+        self._keys.take(values)
+        verdict = next(filter(None, values.values()), None)
+        if verdict is not None:
+            self.receive(own, json.loads(verdict))
+
     def _run(self) -> None:
-        beat_at = load_at = 0.0
         try:
             while True:
                 key = self.key
                 if self._unpublished is not None:
                     self.whole.publish_end(self._store, key, self._unpublished)
                     self._unpublished = None
-                own, load, asked, act, *ends = self._store.peek([key, "load/0", ASK, ACT, *self.whole.keys])
-                self._load = load.decode() if load else ""
-                verdict = next(filter(None, (*ends, own)), None)
-                if verdict is not None:
-                    self.receive(key, json.loads(verdict))
-                self.whole.hangs.attend(self._store, asked, act)
-                now = time.monotonic()
-                if now >= beat_at:
-                    beat_at = now + _BEAT_S
-                    self._store.add(f"beat/{self._node_rank}", 1)
-                    if self._node_rank == 0:
-                        self._check_beats(now)
-                if now >= load_at:
-                    load_at = now + _LOAD_S
-                    self._store.set(f"load/{self._node_rank}", facts.load())
+                gone = self._wait()
                 if self._node_rank == 0:
-                    self._look_for_gone()
-                time.sleep(_WATCH_S)
+                    self.losses.attend(self._store, key, gone)
         except StoreError as error:
-            silent = _silent(0, self._job.peer_timeout_s, self._load, over=True)
-            kinds: Dict[type, Verdict] = {UnreachableError: _unreachable(0, self._job), SilentError: _loss(0, silent)}
-            self._loss = kinds.get(type(error), _gone(0))
+            silent = silence(0, self._job.peer_timeout_s, self._load_of_node_0, over=True)
+            kinds: Dict[type, Verdict] = {UnreachableError: unreachable(0, self._job), SilentError: loss(0, silent)}
+            self._loss = kinds.get(type(error), gone_agent(0))
             self._others.give_up()
 
-    # -- on node 0 ----------------------------------------------------------------------------------------------------
-
-    def _look_for_gone(self) -> None:
-        """Handle nodes whose connection closed before their part of the run was over."""
-        nodes = range(1, self._job.max_nodes)
-        for node, value in zip(nodes, self._store.peek([f"gone/{node}" for node in nodes])):
-            how, _, name = (value or b"").decode().partition(" ")
-            if not how:
-                continue
-            if not self._job.elastic:
-                self._tell(_unreachable(node, self._job) if how == "unreachable" else _gone(node))
-            elif self.drop is not None:
-                self._store.set(f"gone/{node}", "")  # another node may take its place
-                self._store.compare_set(f"name/{node}", name, "")
-                if how == "unreachable":
-                    self._warn(_unreachable(node, self._job)["message"])
-                self.drop(name)
-
-    def _check_beats(self, now: float) -> None:
-        limit_s = min(_QUIET * self._job.unreachable_s, self._job.peer_timeout_s)
-        self._beats.look(now)
-        for node in range(1, self._job.max_nodes):
-            silent, again = self._beats.silence_of(node, self._store.add(f"beat/{node}", 0), now)
-            if again:
-                self._warn(_responds_again(node, silent))
-            elif silent > limit_s:
-                self._is_silent(node, silent)
-
-    def _is_silent(self, node: int, silent: float) -> None:
-        """Handle a node that has sent no heartbeat for too long, if it should have."""
-        name, load, left = self._store.peek([f"name/{node}", f"load/{node}", f"left/{node}"])
-        if left is not None or not name or not self._beats.expected:
-            return
-        over = silent > self._job.peer_timeout_s
-        text = _silent(node, silent, load.decode() if load else "", over=over)
-        if over and not self._job.elastic:
-            self._tell(_loss(node, text))
-        elif over or node not in self._beats.quiet:
-            self._beats.quiet.add(node)
-            self._warn(text)
-            if over and self.drop is not None:
-                self._store.set(f"name/{node}", "")
-                self.drop(name.decode())
-
-    def _tell(self, loss: Verdict) -> None:
-        self.whole.publish_loss(self._store, self.key, loss)
+    def _wait(self) -> Optional[bytes]:
+        """Wait until there is something to do, or a sign is due; the number of connections that have closed."""
+        verdicts, known = self.verdicts(), self._keys.known
+        more: Dict[str, Known] = {GONE: known.get(GONE)} if self._node_rank == 0 else {_OF_NODE_0: False}
+        keys = {**verdicts, ASK: known.get(ASK), ACT: known.get(ACT), **more, **self._keys.wanted}
+        limit_s, sign = self._signs.next(time.monotonic())
+        limit_s = min(limit_s, self.whole.hangs.patience_s())
+        values = dict(zip(keys, self._store.wait(keys, limit_s, sign)))
+        self.learn({key: values[key] for key in verdicts})
+        self._keys.take(values)
+        self.whole.hangs.attend(self._store, values[ASK], values[ACT])
+        return values.get(GONE)
 
     # -- reports ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _load_of_node_0(self) -> str:
+        """The load that node 0 last published for its host."""
+        return (self._keys.known.get(_OF_NODE_0) or "").partition(" ")[2]
 
     def _of_node_0(self, silent: float, over: bool) -> None:
         """Report that node 0 does not answer, or does again; in a fixed run, only node 1 reports it."""
         if self._node_rank == 1 or self._job.elastic:
-            self._warn(_responds_again(0, silent) if over else _silent(0, silent, self._load, over=False))
-
-    def _warn(self, message: str) -> None:
-        self.whole.tell("warning", message=message)
+            text = responds_again(0, silent) if over else silence(0, silent, self._load_of_node_0, over=False)
+            self.whole.tell("warning", message=text)
 
 
-def _silent(node: int, seconds: float, load: str, *, over: bool) -> str:
-    limit, is_it = (" (--peer-timeout)", "was") if over else ("", "may be")
-    why = f"it {is_it} starved of CPU or memory, or stopped" + (f"; last known there: {load}" if load else "")
-    return f"no sign of node {node} for {seconds:.0f} s{limit}, though its host answers: {why}"
+class Signs:
+    """The signs of life that this node gives: a number that changes, and the load of its host."""
+
+    def __init__(self, node_rank: int, every_s: float) -> None:
+        self._key, self._every_s = f"sign/{node_rank}", every_s
+        self._count, self._due_at = 0, 0.0
+
+    def next(self, now: float) -> Tuple[float, Tuple[str, str]]:
+        """The seconds until the next sign after this one is due; the key and value of this one, empty if it is not."""
+        if now < self._due_at:
+            return self._due_at - now, ("", "")
+        self._count, self._due_at = self._count + 1, now + self._every_s
+        return self._every_s, (self._key, f"{self._count} {facts.load()}")
 
 
-def _responds_again(node: int, seconds: float) -> str:
-    return f"node {node} responds again, after {seconds:.0f} s"
+class Keys:
+    """What is known of the keys that this node waits for."""
 
+    def __init__(self) -> None:
+        self.known: Dict[str, Optional[str]] = {}
+        """Their values, as they were last known."""
 
-def _unreachable(node: int, job: Job) -> Verdict:
-    return _loss(node, f"node {node} has not answered for {job.unreachable_s:.0f} s: its host or the network is lost")
+        self.wanted: Dict[str, int] = {}
+        """Numbers that are waited for: how high they are to be."""
 
+        self.reached: Set[str] = set()
+        """Those that were as high."""
 
-def _loss(node: int, message: str, *, secondary: bool = False) -> Verdict:
-    verdict: Verdict = {"kind": "lost", "node": node, "message": message, "time": time.time()}
-    if secondary:
-        verdict["secondary"] = True
-    return verdict
-
-
-def _gone(node: int) -> Verdict:
-    """The verdict on an agent that has exited; the cause is better known on its own host."""
-    return _loss(node, f"the agent of node {node} has exited", secondary=True)
+    def take(self, values: Mapping[str, Optional[bytes]]) -> None:
+        """Take these values, in any thread."""
+        for key, value in values.items():
+            self.known[key] = None if value is None else value.decode()
+            if key in self.wanted and is_met(value, self.wanted[key]):
+                self.reached.add(key)
+                self.wanted.pop(key, None)

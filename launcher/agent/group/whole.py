@@ -19,7 +19,9 @@ MET = "met/offered"
 END = "end"
 """Key of the verdict that ends a run with roles."""
 
-_ROLES_DONE = "roles/done"
+ROLES_DONE = "roles/done"
+"""Key with the number of roles that are done."""
+
 _LOST, _WHY = "roles/lost", "roles/why-lost"
 _FINISHED = "round/0/finished"
 
@@ -81,12 +83,10 @@ class Whole:
             return
         store.compare_set(END if self._job.roles else key, "", json.dumps(loss))
 
-    def are_done(self, store: Store, node: int) -> bool:
-        """Count the role of this node as done; whether all are, apart from those that serve the others."""
-        if not self._job.roles:
-            return True
+    def count_done(self, store: Store, node: int) -> int:
+        """Count the role of this node as done; how many are to be, as those that serve the others are not."""
         self._count(store, roles.at(self._job, node), str(node))
-        return int(store.add(_ROLES_DONE, 0)) >= sum(not role.serves for role in self._roles)
+        return sum(not role.serves for role in self._roles)
 
     def _count(self, store: Store, role: roles.Role, by: str) -> None:
         """Count a role as done; once, by any of its nodes or by node 0. `by`: which one."""
@@ -94,7 +94,7 @@ class Whole:
             return
         self._counted.add(role.name)
         if store.compare_set(f"{role.prefix}done", "", by) == by.encode():
-            store.add(_ROLES_DONE, 1)
+            store.add(ROLES_DONE, 1)
 
 
 def goes_on_without(job: Job, store: Store, node: int) -> bool:

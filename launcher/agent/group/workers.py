@@ -38,6 +38,9 @@ _FIRST_CAUSE_S = 2.0
 _FAILS_TOO_S = 5.0
 """How long a failure waits for the rank to be debugged, which may be about to fail, too."""
 
+_TELLS_S = 1.0
+"""How much longer a node waits for what the one that judges finds than that one waits for the others."""
+
 _ENDS_SOON_S = 1.0
 """How long workers may take to end before that wait is reported."""
 
@@ -202,22 +205,37 @@ class Workers:
             cause = answer["cause"]
             told = self._nodes.verdict is not None or self._nodes.stopping.is_set()
             collective = cause["class"] == Failure.COLLECTIVE
-            self._waits.late.ask(cause["class"])
+            judges = collective and self._waits.judges()
+            if judges or not collective:
+                self._waits.late.ask(cause["class"])
             waits = cause["secondary"] or collective
             limit = WAITS_S if waits and (self._waits.look() or collective) else _FIRST_CAUSE_S
-            if not waits or told or waited > limit or self._waits.all_have_waited:
+            limit += self._waits.late.limit_s + _TELLS_S if collective and not judges else 0.0
+            if not waits or told or waited > limit or self._waits.are_known:
                 break
             self.take_all(MONITOR_S)
-        first = self.requests.first_rank
-        explained = self._waits.late.explained(cause, self._waits.ranks, range(first, first + self._world))
-        if explained is not cause:
-            self._agent.send({"first_cause": explained})
-        return explained, answer.get("final", False)
+        cause = self._explained(cause, judges=judges, collective=collective)
+        return cause, answer.get("final", False)
 
     def _tell_of_recorders(self, about: Dict[str, Any]) -> None:
         """Write what the flight recorders tell to this node's stream, if no other node has."""
         if self._nodes.members.store.add(_TOLD, 1) == 1:
             self._agent.event("flight_recorder", **about)
+
+    def _explained(self, cause: Cause, *, judges: bool, collective: bool) -> Cause:
+        """Which ranks had not joined a collective that timed out, by this node or by the one that judges."""
+        first = self.requests.first_rank
+        found: Optional[Cause] = cause
+        if judges or not collective:
+            found = self._waits.late.explained(cause, self._waits.ranks, range(first, first + self._world))
+        else:
+            found = self._waits.finding()
+        if found is None or found is cause:
+            return cause
+        if judges:
+            self._waits.publish(found)
+        self._agent.send({"first_cause": found})
+        return found
 
     def stop_if_asked(self) -> None:
         """Raise if the agent or another node has ended the run."""

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
-import os
 import selectors
 import socket
 import threading
 import time
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 _ALL = 65
 _SETTLE_S = 0.25
@@ -143,62 +141,6 @@ def _step(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> Optio
     return verdict
 
 
-class Found(NamedTuple):
-    """The result of the round, for this node and for node 0."""
-
-    usable: List[str]
-    """This node's addresses that all peers probing it reach, best first."""
-
-    master: List[str]
-    """The same for node 0, or the node that heads this one's role."""
-
-    cut_off: List[Tuple[int, int]]
-    """Pairs (from, to) of nodes, the first of which reaches the second at no address."""
-
-
-def explore(
-    store: Any,
-    rank: int,
-    nodes: int,
-    addresses: Sequence[str],
-    wait: Callable[[str, Callable[[], bool], Callable[[], List[str]]], None],
-    head: int = 0,
-) -> Found:
-    """Run the round over the run's store; `wait(what, met, missing)` waits, and raises if the run ends.
-
-    `head`: the node whose addresses are to be found, too.
-    """
-    token = os.urandom(8).hex().encode()
-    answerer = Answerer(token)
-    try:
-        about = {"addresses": list(addresses), "port": answerer.port, "token": token.decode()}
-        store.set(f"reach/at/{rank}", json.dumps(about))
-        store.add("reach/told", 1)
-        tried = partners(rank, nodes)
-        names = [f"reach/at/{peer}" for peer in tried]
-        wait(
-            f"the addresses of {len(names)} nodes",
-            lambda: store.add("reach/told", 0) >= nodes,  # a single key, however many nodes there are
-            lambda: [name[9:] for name in names if not store.check([name])],
-        )
-        peers = {peer: json.loads(text) for peer, text in zip(tried, store.multi_get(names) if names else [])}
-        reached = attempt(targets(peers, addresses))
-        seen = {str(peer): [target.address for target in reached if target.peer == peer] for peer in peers}
-        store.set(f"reach/seen/{rank}", json.dumps(seen))
-        store.add("reach/done", 1)
-        wait(
-            f"{nodes} nodes to have tried one another",
-            lambda: store.add("reach/done", 0) >= nodes,
-            lambda: [str(peer) for peer in range(nodes) if not store.check([f"reach/seen/{peer}"])],
-        )
-        everyone = [json.loads(text) for text in store.multi_get([f"reach/seen/{peer}" for peer in range(nodes)])]
-    finally:
-        answerer.close()
-    first = json.loads(store.get(f"reach/at/{head}"))["addresses"]
-    cut_off = [(peer, int(to)) for peer, told in enumerate(everyone) for to, at in told.items() if not at]
-    return Found(common(rank, addresses, everyone), common(head, first, everyone), cut_off)
-
-
 def targets(peers: Mapping[int, Mapping[str, Any]], own: Sequence[str]) -> List[Target]:
     """Every address of every peer, except this node's own: they lead to itself, unless both are on one host."""
     found = []
@@ -206,11 +148,3 @@ def targets(peers: Mapping[int, Mapping[str, Any]], own: Sequence[str]) -> List[
         elsewhere = [address for address in about["addresses"] if address not in own] or about["addresses"]
         found += [Target(peer, address, about["port"], about["token"].encode()) for address in elsewhere]
     return found
-
-
-def common(rank: int, addresses: Sequence[str], everyone: Sequence[Mapping[str, List[str]]]) -> List[str]:
-    """The addresses of a node that all peers probing it reach, or if there are none, that most of them reach."""
-    told = [set(seen[str(rank)]) for seen in everyone if seen.get(str(rank))]
-    counts: Dict[str, int] = {address: sum(address in seen for seen in told) for address in addresses}
-    most = max(counts.values(), default=0)
-    return [address for address in addresses if counts[address] == most > 0]

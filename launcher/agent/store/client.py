@@ -8,10 +8,11 @@ import select
 import socket
 import threading
 import time
-from typing import Any, Callable, Tuple
+from typing import Any, Callable, Iterator, Set, Tuple
 
 from ..network import routes, secure
 from .interface import (
+    END_WAIT,
     LENGTH,
     MAX_BYTES,
     UNREACHABLE,
@@ -36,7 +37,7 @@ _HANG_UPS = 5
 
 
 class Client(Store):
-    """A client of the store; calls of several threads wait for one another."""
+    """A client of the store; calls of several threads wait for one another, and a call that waits makes way."""
 
     def __init__(
         self,
@@ -63,7 +64,14 @@ class Client(Store):
         """
 
         self._lock = threading.Lock()
+        self._next = threading.Lock()
+        """Held by the thread that gets the connection next."""
+
+        self._is_waiting = False
         self._connect(addr, port, key, timeout_s, tell)
+        self._woken, self._waker = socket.socketpair()
+        for end in (self._woken, self._waker):
+            end.setblocking(False)
 
     def _connect(self, addr: str, port: int, key: str, timeout_s: float, tell: Callable[[str], None]) -> None:
         """Connect within `timeout_s`; a server that is not the run's store is reported."""
@@ -95,12 +103,12 @@ class Client(Store):
             # Node 0 listens long before it answers.
             server_nonce = self._read(secure.NONCE_BYTES, self._soon(limit) if self._comes_back else limit)
         except ConnectionError as error:
-            self.close()
+            self._sock.close()
             if self._comes_back:
                 raise
             raise GoneError(f"the connection to the run's store is lost: {error}") from error
         except OSError:
-            self.close()
+            self._sock.close()
             raise
         nonce = secure.nonce()
         session = secure.Session(key, secure.CLIENT, server_nonce, nonce)
@@ -108,23 +116,20 @@ class Client(Store):
             self._sock.sendall(nonce + session.proof())
             session.check_peer(self._read(secure.MAC_BYTES, self._soon(limit)))
         except ConnectionError as error:
-            self.close()
+            self._sock.close()
             raise _HungUpError("it hangs up before it has proved that it knows the run's key") from error
         except (OSError, secure.ForgedError):
-            self.close()
+            self._sock.close()
             raise
         return session
 
     def _ask(self, call: str, *args: Any) -> Any:
-        request = json.dumps([call, *args]).encode()
-        with self._lock:
+        with self._turn(waits=call == "wait"):
             try:
-                seal = self._session.seal(request)
-                self._sock.settimeout(self._answer_s)
-                self._sock.sendall(LENGTH.pack(len(request)) + seal + request)
+                self._send([call, *args])
                 self._await_answer()
                 limit = time.monotonic() + self._answer_s
-                head = self._read(LENGTH.size + len(seal), limit)
+                head = self._read(LENGTH.size + secure.MAC_BYTES, limit)
                 (length,) = LENGTH.unpack_from(head)
                 answer = self._read(length, limit) if length <= MAX_BYTES else b""
                 self._session.check(head[LENGTH.size :], answer)
@@ -139,19 +144,58 @@ class Client(Store):
                     raise SilentError(f"the run's store has not answered for {self._answer_s:.0f} s") from error
                 raise GoneError(f"the connection to the run's store is lost: {error}") from error
 
+    @contextlib.contextmanager
+    def _turn(self, *, waits: bool) -> Iterator[None]:
+        """The connection for one call, after those that came before; a wait ends once another call comes."""
+        with self._next:
+            if self._is_waiting:
+                self.wake()
+            self._lock.acquire()
+            self._is_waiting = waits
+        try:
+            yield
+        finally:
+            self._is_waiting = False
+            self._lock.release()
+
+    def wake(self) -> None:
+        """End a wait of another thread, or the next one."""
+        with contextlib.suppress(OSError):  # it was woken often enough
+            self._waker.send(b"\0")
+
+    def _send(self, request: Any) -> None:
+        text = json.dumps(request).encode()
+        seal = self._session.seal(text)
+        self._sock.settimeout(self._answer_s)
+        self._sock.sendall(LENGTH.pack(len(text)) + seal + text)
+
     def _await_answer(self) -> None:
         """Wait until data arrives; data that arrived while this process was stopped is not too late."""
-        began, (quiet_s, tell) = time.monotonic(), self.on_silence
+        began, (quiet_s, tell), told = time.monotonic(), self.on_silence, False
+        while True:
+            limit_s = self._answer_s if told else min(quiet_s, self._answer_s)
+            ready = self._ready(limit_s - (time.monotonic() - began))
+            if self._sock in ready:
+                break
+            if ready:
+                with contextlib.suppress(OSError):
+                    self._woken.recv(64)
+                self._send([END_WAIT])
+            elif limit_s == self._answer_s:
+                raise _TimedOutError("timed out")
+            else:
+                told = True
+                tell(quiet_s, False)
+        if told:
+            tell(time.monotonic() - began, True)
+
+    def _ready(self, limit_s: float) -> Set[socket.socket]:
+        """The sockets with data: the connection's and, while a call waits, the one that `wake` writes to."""
+        sockets = {sock.fileno(): sock for sock in (self._sock, *([self._woken] if self._is_waiting else ()))}
         poll = select.poll()
-        poll.register(self._sock, select.POLLIN)
-        if poll.poll(1000 * min(quiet_s, self._answer_s)):
-            return
-        if quiet_s < self._answer_s:
-            tell(quiet_s, False)
-            if poll.poll(1000 * (self._answer_s - quiet_s)):
-                tell(time.monotonic() - began, True)
-                return
-        raise _TimedOutError("timed out")
+        for fd in sockets:
+            poll.register(fd, select.POLLIN)
+        return {sockets[fd] for fd, _ in poll.poll(max(0.0, 1000 * limit_s))}
 
     def leave(self, key: str, ended: str, unreachable: str) -> None:
         """Have the store set the key to `ended` when this connection closes, or to `unreachable` if this host is lost.
@@ -172,7 +216,8 @@ class Client(Store):
 
     def close(self) -> None:
         """Close the connection."""
-        self._sock.close()
+        for sock in (self._sock, self._woken, self._waker):
+            sock.close()
 
     def _soon(self, limit: float) -> float:
         return min(limit, time.monotonic() + self._answer_s)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import selectors
 import socket
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
 from ..network import secure
+from .calls import Calls
 from .interface import LENGTH, MAX_BYTES, UNREACHABLE
+
+if TYPE_CHECKING:
+    from .values import Values
 
 _READ_BYTES = 1 << 16
 _HEAD = LENGTH.size + secure.MAC_BYTES
@@ -18,7 +22,10 @@ _HELLO = secure.NONCE_BYTES + secure.MAC_BYTES
 class Connection:
     """Starts with our nonce; then come the client's nonce and proof, our proof, and requests."""
 
-    def __init__(self, sock: socket.socket, peer: str, key: str) -> None:
+    def __init__(
+        self, sock: socket.socket, peer: str, key: str, values: Values, over: Callable[[Connection], object]
+    ) -> None:
+        """`over` is called, in any thread, once a wait of this connection is over."""
         sock.setblocking(False)
         self.sock, self.peer = sock, peer
         self.open = True
@@ -29,9 +36,7 @@ class Connection:
         self._key, self._nonce = key, secure.nonce()
         self._session: Optional[secure.Session] = None
         self._received, self._to_send = bytearray(), bytearray(self._nonce)
-        self._left = ("", "", "")
-        """The key from `leave`, its value if the connection closes, and its value if the host stops answering."""
-
+        self._calls = Calls(values, lambda: over(self))
         self._unreachable = False
 
     @property
@@ -39,7 +44,7 @@ class Connection:
         """Whether the client has proved that it knows the key."""
         return self._session is not None
 
-    def step(self, events: int, answer: Callable[..., Any]) -> bool:
+    def step(self, events: int) -> bool:
         """Read and write without blocking; False if the connection is over. Garbage may raise any exception."""
         try:
             if events & selectors.EVENT_READ:
@@ -47,7 +52,8 @@ class Connection:
                 if not data:
                     return self._ended()
                 self._received += data
-                self._answer_all(answer)
+                self._answer_all()
+            self._reply(self._calls.late())
             if self._to_send:
                 del self._to_send[: self.sock.send(self._to_send)]
         except BlockingIOError:
@@ -63,7 +69,7 @@ class Connection:
         self.forged = not self.proved and bool(self._received)
         return False
 
-    def _answer_all(self, answer: Callable[..., Any]) -> None:
+    def _answer_all(self) -> None:
         if self._session is None and not self._hear_proof():
             return
         session = self._session
@@ -78,11 +84,13 @@ class Connection:
             request = bytes(self._received[_HEAD:end])
             session.check(bytes(self._received[LENGTH.size : _HEAD]), request)
             del self._received[:end]
-            call, *args = json.loads(request)
-            if call == "leave":
-                self._left = (str(args[0]), str(args[1]), str(args[2]))
-            reply = json.dumps(None if call == "leave" else answer(call, *args)).encode()
-            self._to_send += LENGTH.pack(len(reply)) + session.seal(reply) + reply
+            self._reply(self._calls.answer(*json.loads(request)))
+
+    def _reply(self, answers: List[Any]) -> None:
+        for answer in answers:
+            assert self._session is not None
+            reply = json.dumps(answer).encode()
+            self._to_send += LENGTH.pack(len(reply)) + self._session.seal(reply) + reply
 
     def _hear_proof(self) -> bool:
         if len(self._received) < _HELLO:
@@ -97,10 +105,8 @@ class Connection:
         self._session = session
         return True
 
-    def close(self, answer: Callable[..., Any]) -> None:
+    def close(self) -> None:
         """Close the connection, and set the key that its client left behind."""
         self.open = False
         self.sock.close()
-        key, ended, unreachable = self._left
-        if key:
-            answer("compare_set", key, "", unreachable if self._unreachable else ended)
+        self._calls.close(unreachable=self._unreachable)

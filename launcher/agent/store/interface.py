@@ -6,13 +6,19 @@ import contextlib
 import errno
 import socket
 import struct
-from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Union
-
-if TYPE_CHECKING:
-    pass
+from typing import Any, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 LENGTH = struct.Struct("!I")
 
+Known = Union[str, int, None]
+"""What a wait knows of a key: its value, or None if it is missing, and the wait is over when it is another one. A
+number: the wait is over when the key's number is as high. False: the value is only told at the wait's end."""
+
+END_WAIT = "end"
+"""A request without an answer: the one that still waits is to be answered now."""
+
+GONE = "gone"
+"""Key with the number of connections that closed and left something behind."""
 
 MAX_BYTES = 64 << 20
 """The longest message."""
@@ -50,6 +56,16 @@ def watch_host(sock: socket.socket, limit_s: float) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limit_s * 1000))
 
 
+def is_met(value: Union[str, bytes, None], known: Known) -> bool:
+    """Whether a wait that knows this of a key is over, now that the key has this value."""
+    text = value.decode() if isinstance(value, bytes) else value
+    if known is False:
+        return False
+    if isinstance(known, int):
+        return text is not None and text.lstrip("-").isdecimal() and int(text) >= known
+    return text != known
+
+
 class Store:
     """The store's calls, named as in torch; all values are bytes, as in torch."""
 
@@ -85,6 +101,27 @@ class Store:
         """Set a key if it has the expected value, where "" stands for a missing key; the resulting value."""
         return str(self._ask("compare_set", key, expected, desired)).encode()
 
+    def multi_set(self, values: Mapping[str, str]) -> None:
+        """Set all of these keys, in one call."""
+        self._ask("multi_set", dict(values))
+
+    def wait(
+        self, known: Mapping[str, Known], limit_s: float, sign: Tuple[str, str] = ("", "")
+    ) -> List[Optional[bytes]]:
+        """Wait until one of the keys is not as known any more, or for some time; the values of all of them.
+
+        It may end earlier: by `wake`, or by another thread's call. `sign`: a key to be set first, with its value.
+        """
+        values = self._ask("wait", limit_s, dict(known), *sign)
+        return [None if value is None else value.encode() for value in values]
+
+    def wake(self) -> None:
+        """End a wait of another thread, or the next one."""
+
+    def name_of(self, key: str) -> str:
+        """The key's name in the run's store."""
+        return key
+
     def _ask(self, call: str, *args: Any) -> Any:
         raise NotImplementedError
 
@@ -98,6 +135,31 @@ class Prefixed(Store):
     def __init__(self, prefix: str, store: Store) -> None:
         self._prefix, self._store = prefix, store
 
+    def multi_set(self, values: Mapping[str, str]) -> None:
+        """As in the base class."""
+        self._store.multi_set({f"{self._prefix}/{key}": value for key, value in values.items()})
+
+    def wait(
+        self, known: Mapping[str, Known], limit_s: float, sign: Tuple[str, str] = ("", "")
+    ) -> List[Optional[bytes]]:
+        """As in the base class; the key of `sign` has its whole name."""
+        return self._store.wait({f"{self._prefix}/{key}": each for key, each in known.items()}, limit_s, sign)
+
+    def wake(self) -> None:
+        """As in the base class."""
+        self._store.wake()
+
+    def name_of(self, key: str) -> str:
+        """The key's name in the run's store."""
+        return self._store.name_of(f"{self._prefix}/{key}")
+
     def _ask(self, call: str, *args: Any) -> Any:
         keys = len(args) if call in ("get", "check") else 1
         return self._store._ask(call, *(f"{self._prefix}/{key}" for key in args[:keys]), *args[keys:])
+
+
+def absent(store: Store, prefix: str, numbers: Iterable[int]) -> List[str]:
+    """The numbers without a key `PREFIX/NUMBER`, in one call."""
+    asked = list(numbers)
+    values = store.peek([f"{prefix}/{number}" for number in asked])
+    return [str(number) for number, value in zip(asked, values) if value is None]

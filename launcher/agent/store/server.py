@@ -2,7 +2,7 @@
 
 Both ends of a connection first prove that they know the run's key, and so does every message (`network/secure.py`):
 four bytes of length, a proof and a JSON text. A client that cannot, or that sends an invalid request, is disconnected
-and counted, without affecting others (`connection.py`).
+and counted, without affecting others (`connection.py`). Waits are answered later (`values.py`), so no client polls.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import selectors
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ..system import processes
-from .interface import Store, watch_host
+from .calls import Due
+from .interface import Known, Store, watch_host
+from .values import Values
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -33,6 +35,10 @@ _PAUSE_S = 0.05
 
 _OTHER_FILES = 64
 """At most this many files are open in the serving process in addition to its connections."""
+
+
+_WAIT_S = 0.1
+"""At most how long a thread of this process waits for a key: what else it waits for does not wake it."""
 
 
 class Server(Store):
@@ -56,53 +62,71 @@ class Server(Store):
 
         self._max_waiting = _MAX_WAITING + nodes
         self._key, self._tell, self._host_s = key, tell, host_s
-        self._values: Dict[str, str] = {}
-        self._lock = threading.Lock()
+        self._values = Values()
+        self._due: Due[Connection] = Due()
         self._selector = selectors.DefaultSelector()
         need = 2 * nodes + self._max_waiting + _OTHER_FILES
         if processes.allow_files(need) < need:
             tell(
                 f"the run's store may need {need} open files, and the hard limit of this process is lower (ulimit -Hn)"
             )
-        listener.setblocking(False)
-        self._selector.register(listener, selectors.EVENT_READ)
         self._listener = listener
+        listener.setblocking(False)
+        for sock in (listener, self._due.woken):
+            self._selector.register(sock, selectors.EVENT_READ)
         self._waiting: Dict[Connection, float] = {}
         """Connections that have not proved themselves, the oldest first, with their deadlines."""
 
-        threading.Thread(target=self._serve, daemon=True, name="store").start()
+        self._due.thread = threading.Thread(target=self._serve, daemon=True, name="store")
+        self._due.thread.start()
 
     def _ask(self, call: str, *args: Any) -> Any:
-        with self._lock:
-            return _CALLS[call](self._values, *args)
+        return self._values.call(call, *args)
+
+    def wait(
+        self, known: Mapping[str, Known], limit_s: float, sign: Tuple[str, str] = ("", "")
+    ) -> List[Optional[bytes]]:
+        """As in the base class, but for a short time: nothing is sent for a wait of this process."""
+        if sign[0]:
+            self.set(*sign)
+        over = threading.Event()
+        wait = self._values.begin(known, None, over.set)
+        over.wait(min(limit_s, _WAIT_S))
+        return [None if value is None else value.encode() for value in self._values.end(wait)]
 
     def _serve(self) -> None:
+        limit_s: Optional[float] = None
         while True:
-            for key, events in self._selector.select(1.0 if self._waiting else None):
-                if key.data is None:
+            for key, events in self._selector.select(_sooner(limit_s, 1.0) if self._waiting else limit_s):
+                if key.fileobj is self._listener:
                     self._accept()
-                elif key.data.open:  # else it was closed earlier in this loop
+                elif key.data is not None and key.data.open:  # else it was closed earlier in this loop
                     self._step(key.data, events)
             now = time.monotonic()
             for connection in [late for late, limit in self._waiting.items() if limit < now]:
                 self._end(connection, refuse=False)
+            limit_s = self._values.expire(now)
+            for connection in self._due.take():
+                if connection.open:
+                    self._step(connection, 0)
 
     def _step(self, connection: Connection, events: int) -> None:
+        waits_for = connection.events
         try:
-            goes_on = connection.step(events, self._ask)
+            goes_on = connection.step(events)
         except Exception:  # noqa: BLE001 - nothing that a stranger sends may end the store
             goes_on, connection.forged = False, True
         if connection.proved:
             self._waiting.pop(connection, None)
-        if goes_on:
+        if goes_on and connection.events != waits_for:
             self._selector.modify(connection.sock, connection.events, connection)
-        else:
+        elif not goes_on:
             self._end(connection, refuse=connection.forged)
 
     def _end(self, connection: Connection, *, refuse: bool) -> None:
         self._waiting.pop(connection, None)
         self._selector.unregister(connection.sock)
-        connection.close(self._ask)
+        connection.close()
         if refuse:
             if not self.refused:  # reported before it is counted, as others wait for the count
                 self._tell(
@@ -128,34 +152,11 @@ class Server(Store):
             if len(self._waiting) >= self._max_waiting:
                 self._end(next(iter(self._waiting)), refuse=False)
             watch_host(sock, self._host_s)
-            connection = Connection(sock, str(address[0]), self._key)
+            connection = Connection(sock, str(address[0]), self._key, self._values, self._due.add)
             self._selector.register(sock, connection.events, connection)
             self._waiting[connection] = time.monotonic() + _PROVE_S
             self._step(connection, selectors.EVENT_WRITE)  # a client that has our nonce knows that the store was here
 
 
-def _set(values: Dict[str, str], key: str, value: str) -> None:
-    values[key] = str(value)
-
-
-def _get(values: Dict[str, str], *keys: str) -> List[Optional[str]]:
-    return [values.get(key) for key in keys]
-
-
-def _check(values: Dict[str, str], *keys: str) -> bool:
-    return all(key in values for key in keys)
-
-
-def _add(values: Dict[str, str], key: str, amount: int) -> int:
-    total = int(values.get(key, 0)) + int(amount)
-    values[key] = str(total)
-    return total
-
-
-def _compare_set(values: Dict[str, str], key: str, expected: str, desired: str) -> str:
-    if values.get(key, "") == expected:
-        values[key] = str(desired)
-    return values.get(key, expected)
-
-
-_CALLS: Dict[str, Any] = {"set": _set, "get": _get, "check": _check, "add": _add, "compare_set": _compare_set}
+def _sooner(limit_s: Optional[float], other_s: float) -> float:
+    return other_s if limit_s is None else min(limit_s, other_s)
