@@ -40,7 +40,7 @@ def of(run: Run, state: RunState) -> Watched:
 
 def by(nodes: Mapping[int, Sequence[NodeSample]], state: RunState) -> Watched:
     """From these samples of its nodes."""
-    ended, hosts = state["exit_code"] is not None, [node["host"] for node in state["nodes"]]
+    ended, hosts = state["exit_code"] is not None, [node.get("host", "") for node in state["nodes"]]
     return {
         "progress": progress.of_run(nodes, ended=ended),
         "findings": [] if ended else stragglers.find(nodes, hosts),

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -80,12 +81,11 @@ class DeadFile(NamedTuple):
     """Ends all waits for it, with an error."""
 
 
-@pytest.fixture
-def dead_file(tmp_path: Path) -> Iterator[DeadFile]:
-    """On a file system whose server does not answer."""
+@contextmanager
+def dead_files(directory: Path) -> Iterator[DeadFile]:
+    """A file there, on a file system whose server does not answer."""
     if os.getuid() or not os.path.exists("/dev/fuse"):
         pytest.skip("only root can mount a FUSE file system")
-    directory = tmp_path / "dead"
     directory.mkdir()
     server = Path(__file__).with_name("dead_fuse.py")
     with subprocess.Popen([sys.executable, server, directory], stdout=subprocess.PIPE) as process:
@@ -94,3 +94,10 @@ def dead_file(tmp_path: Path) -> Iterator[DeadFile]:
         yield DeadFile(str(directory / "file"), process.kill)
         process.kill()  # ends all waits for it
     subprocess.run(["umount", "--lazy", directory], check=True)
+
+
+@pytest.fixture
+def dead_file(tmp_path: Path) -> Iterator[DeadFile]:
+    """Such a file."""
+    with dead_files(tmp_path / "dead") as found:
+        yield found

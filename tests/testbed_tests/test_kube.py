@@ -100,4 +100,4 @@ def test_a_wait_that_fails_lists_the_pods_and_events(kube: Kube, kube_namespace:
     there += r"one Pending PodScheduled=False \(Unschedulable\); events: .*"
 
     with pytest.raises(WaitError, match=f"{there}no nodes available"):
-        kube.wait_pods(kube_namespace, "two pods", lambda pods: len(pods) == 2, silent_s=1)
+        kube.wait_pods(kube_namespace, "two pods", lambda pods: len(pods) == 2, silent_s=5)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Sequence
 
 from ..contracts._contract import Contract
 from ..job import Job
-from ..system.facts import gpus
+from ..system.facts import gpu_count
 from .nodes import Nodes
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def begin_round(job: Job, nodes: Nodes, contract: Contract, scratch: str, first_
     """
     hangs = nodes.whole.hangs
     hangs.recorder, hangs.recorders = None, []
-    seen = len(gpus(os.environ))
+    seen = gpu_count(os.environ)
     if not seen and not any(name.endswith("_TEMP_FILE") for name in os.environ):  # imports nothing without need
         return
     from ..contracts._contract import version_of
