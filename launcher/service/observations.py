@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.runs.sample_series import mean
 from launcher.system import amounts
@@ -34,6 +34,15 @@ def of_hangs(taken: Sequence[Taken]) -> Iterator[Observation]:
             detail = f"no progress for {each['silent_s']} s: {each['message']}"
             nodes = sorted({node for group in odd for node in group["nodes"]})
             yield {"level": "problem", "title": "The run hung", "detail": detail, "nodes": nodes}
+
+
+def of_recorders(told: Sequence[tuple[int, Mapping[str, Any]]]) -> Iterator[Observation]:
+    """What the flight recorders of a collective that failed tell, and where their dumps are."""
+    for node, fields in told:
+        files = fields.get("files") or []
+        where = f"; dumps: {amounts.listed(files)}" if files else ""
+        detail = f"{fields.get('message', '')}{where}"
+        yield {"level": "problem", "title": "The flight recorder", "detail": detail, "nodes": [node]}
 
 
 def _lost(state: RunState) -> Iterator[Observation]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.errors import BackendUnavailableError, StorageError
 from launcher.runs import sample_series, samples
@@ -15,7 +15,7 @@ from launcher.service.link_findings import NetworkNotes
 from launcher.system import amounts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from launcher.agent.protocol import Event
     from launcher.results.report import LogLine, RankLog
@@ -51,6 +51,9 @@ class ReportStreams:
         self.history = History(run.hosts, None if run.attempt else run.created or None)
         self.stacks = TakenStacks(run.hosts)
         self.network = NetworkNotes()
+        self.recorders: list[tuple[int, Mapping[str, Any]]] = []
+        """What flight recorders have told: the node that compared them, and the fields of the event."""
+
         self.news = False
         """Whether anything has arrived that may have changed the run's state; a reader resets it."""
 
@@ -121,6 +124,8 @@ class ReportStreams:
             self.history.add(node, event)
             self.stacks.add(node, event)
             self.network.add(node, event)
+            if event.name == "flight_recorder":
+                self.recorders.append((node, event.fields))
             self._samples[node].add(event)
 
 

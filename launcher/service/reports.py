@@ -46,6 +46,7 @@ def of(run: Run, state: RunState, read: ReportStreams, trouble: str) -> Report:
     missing = [trouble, f"{silent}: nothing has been received" if silent else ""]
     found = [
         *observations.of_hangs(taken),
+        *observations.of_recorders(read.recorders),
         *link_findings.observed(measured, hosts),
         *observations.of_run(state, series, whole["findings"]),
         *read.network.observed(hosts),

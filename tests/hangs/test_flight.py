@@ -71,6 +71,10 @@ def test_the_cause_names_the_rank_and_the_collective_that_it_never_called(distla
     (finding,) = event["findings"]
     assert (finding["collective"], finding["number"], finding["missing"]) == ("all_reduce", 17, [3])
     (directory,) = distlaunch.runs.glob("*")
+    report = json.loads(distlaunch("report", directory.name, "--format", "json").stdout)
+    (told,) = [each["detail"] for each in report["observations"] if each["title"] == "The flight recorder"]
+    assert "never called all_reduce #17" in told
+    assert event["files"][0] in told
     dumps = sorted(str(path.relative_to(directory)) for path in directory.glob("nodes/*/flight/*/*"))
     assert dumps == [f"nodes/{rank // 2}/flight/0-0/rank_{rank}" for rank in range(4)]
     assert [name.partition(":")[2] for name in event["files"]] == [

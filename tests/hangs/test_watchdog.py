@@ -35,6 +35,7 @@ def launch(distlaunch: Cli, *words: str) -> Result:
     [
         ("stopped", "does not answer: T (stopped)"),
         ("asleep", "is in time.sleep() (hang.py:9)"),
+        ("left out", "is in time.sleep() (hang.py:12)"),
     ],
 )
 def test_a_run_ends_with_the_odd_rank_as_its_cause(distlaunch: Cli, hang: str, how: str, does: str) -> None:
