@@ -31,10 +31,10 @@ def distlaunch(tmp_path: Path) -> Cli:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2.5 MB. Request it before what writes to it, so that it is unmounted last."""
+    """A file system of 3.7 MB. Request it before what writes to it, so that it is unmounted last."""
     directory = tmp_path / "small"
     directory.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2560k", "none", str(directory)], capture_output=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3712k", "none", str(directory)], capture_output=True)
     if mounted.returncode:
         pytest.skip("no file system can be mounted here")
     yield directory

@@ -99,7 +99,7 @@ def test_an_agent_that_ends_by_itself_and_leaves_its_node_behind_is_not_called_k
 CANNOT_CONTINUE = """#!{python}
 import os, runpy, signal, sys
 import psutil
-sys.argv = sys.argv[1:]
+sys.argv = sys.argv[2:]  # after -u
 sys.path.insert(0, sys.argv[0])
 if "--node-rank" in sys.argv:
     from distlaunch_agent.node import agent as node

@@ -42,7 +42,9 @@ class Hangs:
         """Wakes the thread that calls `attend`."""
 
         self._job, self._node = job, node_rank
-        self._round, self._count = 0, job.max_nodes
+        self._round = (0, job.max_nodes)
+        """Its number, and how many nodes have to be quiet."""
+
         self._heard: queue.Queue[AgentToGroup] = queue.Queue()
         self._answered = 0
         self._acted: Optional[bytes] = b"unknown"
@@ -51,7 +53,7 @@ class Hangs:
 
     def begin(self, number: int, nodes: int) -> None:
         """A round begins, on this many nodes of this role: publish that this one takes part."""
-        self._round, self._count = number, self._job.max_nodes if self._job.roles else nodes
+        self._round = (number, self._job.max_nodes if self._job.roles else nodes)
         self.hear({"quiet": self._quiet})
 
     def members(self, store: Store) -> List[int]:
@@ -65,7 +67,7 @@ class Hangs:
         return {node: each for node, each in enumerate(found) if each is not None}
 
     def _key(self, node: int) -> str:
-        return f"quiet/{self._round}/{node}" if self._job.elastic else f"quiet/{node}"
+        return f"quiet/{self._round[0]}/{node}" if self._job.elastic else f"quiet/{node}"
 
     def hear(self, message: AgentToGroup) -> None:
         """Take a message of the agent, in any thread."""
@@ -111,4 +113,4 @@ class Hangs:
 
     def _all_are_quiet(self, store: Store) -> bool:
         told = self._told(store)
-        return len(told) >= self._count and all(each == b"1" for each in told.values())
+        return len(told) >= self._round[1] and all(each == b"1" for each in told.values())
