@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from tests.agent.harness import Runner
 
 ROOT = Path(__file__).parents[2]
+NOT_FORKED = ("PYTHONNOUSERSITE=1",)
+"""A variable that Python reads when it starts: the agent starts the fork server anew."""
+
 
 
 def test_a_question_about_a_worker_that_is_not_yet_known_to_run_is_answered() -> None:
@@ -178,7 +181,7 @@ def test_a_nodes_stderr_has_the_output_of_all_its_own_processes(
         "import os\nos.write(2, b'x' * 200_000)\nraise OSError('libx.so: not found')\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    run = agents("print(1)\n", preload=("no_good",))
+    run = agents("print(1)\n", preload=("no_good",), env=NOT_FORKED)
 
     assert run.agent_stderr().count("the server starts\n") == 1
     assert run.agent_stderr().count("x") >= 200_000
@@ -209,7 +212,7 @@ def test_a_fork_server_that_fails_reports_why(agents: Runner, tmp_path: Path, mo
     text = "import os, sys\ndef pipe():\n    raise OSError(24, 'Too many open files')\n"
     (tmp_path / "sitecustomize.py").write_text(text + "if '--fork-server' in sys.orig_argv:\n    os.pipe = pipe\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    run = agents("print(1)\n")
+    run = agents("print(1)\n", env=NOT_FORKED)
 
     assert run.result() == "failed"
     assert (run.cause()["class"], run.cause()["message"]) == ("node", "OSError: [Errno 24] Too many open files")

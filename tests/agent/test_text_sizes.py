@@ -148,8 +148,8 @@ def test_an_environment_and_arguments_as_large_as_the_kernel_takes_reach_the_wor
     assert run.stdout[0].decode() == f"120000 81 {zlib.crc32(' '.join(arguments).encode())}\n"
 
 
-def test_an_environment_that_is_too_large_for_the_kernel_is_named(agents: Runner) -> None:
-    run = agents("print(1)\n", request={"env": {"SMALL": "1", "TOO_LARGE": "v" * 8 * MIB}})
+def test_an_environment_that_is_too_large_for_a_new_process_is_named(agents: Runner) -> None:
+    run = agents("print(1)\n", request={"env": {"PYTHONNOUSERSITE": "1", "TOO_LARGE": "v" * 8 * MIB}})
 
     assert run.result() == "failed"
     assert "TOO_LARGE" in run.cause()["message"]

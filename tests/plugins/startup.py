@@ -145,8 +145,8 @@ class Lines:
         if left is None:
             left = self.left[key] = sorted({start + line for _, _, line in code.co_lines() if line})
         seen = self.seen
-        while left and seen[left[-1]]:
-            left.pop()
+        while (last := left[-1:]) and seen[last[0]]:
+            del left[-1:]  # several threads may do that
         return left
 
     def line(self, frame: FrameType, event: str, _arg: object) -> Callable[..., Any]:
