@@ -32,8 +32,8 @@ HOSTILE = f"<{TITLE}{CLEAR}{C1_BIDI}\nerror[fake]: password:\n\udc9b>"
 FAKE = """
 import json, os, sys, time
 sys.stdin.buffer.readline()
-hostile, directory = HOSTILE, os.path.dirname(sys.argv[3])
-node = int(sys.argv[5])
+hostile, directory = HOSTILE, os.path.dirname(sys.argv[4])
+node = int(sys.argv[6])
 out = sys.stdout.buffer
 def event(name, **fields):
     out.write(json.dumps({"event": name, "time": time.time(), "node": node, **fields}).encode() + b"\\n")
