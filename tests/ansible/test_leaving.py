@@ -11,7 +11,7 @@ from tests.terminal import leaves
 if TYPE_CHECKING:
     from tests.ansible.conftest import Rack
 
-pytestmark = [pytest.mark.ssh, pytest.mark.halved]
+pytestmark = pytest.mark.ssh
 
 
 def test_a_run_is_left_by_key_at_the_question_and_by_closing_the_terminal(rack: Rack) -> None:

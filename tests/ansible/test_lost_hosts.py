@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.ansible.conftest import Rack
 
-pytestmark = [pytest.mark.ssh, pytest.mark.halved]
+pytestmark = pytest.mark.ssh
 
 AGAIN = """
 import os, signal

@@ -14,7 +14,7 @@ from tests.k8s.scripts import FAILS, MEET, WAITS
 if TYPE_CHECKING:
     from tests.k8s.conftest import User
 
-pytestmark = [pytest.mark.k8s, pytest.mark.timeout(300), pytest.mark.halved]
+pytestmark = [pytest.mark.k8s, pytest.mark.timeout(300)]
 
 BESIDE = """
 kind: Job

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.k8s.conftest import User
     from tests.k8s.following import Follower
 
-pytestmark = [pytest.mark.k8s, pytest.mark.timeout(300), pytest.mark.halved]
+pytestmark = [pytest.mark.k8s, pytest.mark.timeout(300)]
 
 APART = """
 kind: Job

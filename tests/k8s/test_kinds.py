@@ -16,7 +16,7 @@ from tests.k8s.scripts import FAILS, MEET, WAITS
 if TYPE_CHECKING:
     from tests.k8s.conftest import User
 
-pytestmark = [pytest.mark.k8s, pytest.mark.timeout(600), pytest.mark.halved]
+pytestmark = [pytest.mark.k8s, pytest.mark.timeout(600)]
 
 UNTIMED = {"trainjob": MORE_KINDS["trainjobs"], "mpijob": MORE_KINDS["mpijobs"], "pods": KINDS["configmaps"]}
 """Kinds that no controller removes after their time to live, with the place of their owners."""

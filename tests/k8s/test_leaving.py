@@ -12,7 +12,7 @@ from tests.terminal import leaves
 if TYPE_CHECKING:
     from tests.k8s.conftest import User
 
-pytestmark = [pytest.mark.k8s, pytest.mark.timeout(300), pytest.mark.halved]
+pytestmark = [pytest.mark.k8s, pytest.mark.timeout(300)]
 
 
 def test_a_run_is_left_by_key_at_the_question_and_by_closing_the_terminal(pods: User) -> None:

@@ -25,7 +25,7 @@ from tests.unused_gpus import besides
 if TYPE_CHECKING:
     from tests.k8s.conftest import User
 
-pytestmark = [pytest.mark.k8s, pytest.mark.timeout(300), pytest.mark.halved]
+pytestmark = [pytest.mark.k8s, pytest.mark.timeout(300)]
 
 
 def test_three_runs_at_once_with_files_arguments_and_secrets(pods: User) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.k8s.conftest import User
     from tests.k8s.proxy import Proxy
 
-pytestmark = [pytest.mark.k8s, pytest.mark.timeout(600), pytest.mark.halved]
+pytestmark = [pytest.mark.k8s, pytest.mark.timeout(600)]
 
 AGAIN = """
 import os, sys

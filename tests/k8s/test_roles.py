@@ -14,7 +14,7 @@ from tests.k8s.roles import EXCHANGE, FAILS_ONCE, LASTS, LATEST, ROLES, STAYS, U
 from tests.k8s.scripts import WAITS
 from tests.k8s.test_disruptions import agent_of, no_room
 
-pytestmark = [pytest.mark.k8s, pytest.mark.timeout(400), pytest.mark.halved]
+pytestmark = [pytest.mark.k8s, pytest.mark.timeout(400)]
 
 
 @pytest.mark.parametrize("kind", ["job", "jobset"])

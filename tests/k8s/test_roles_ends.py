@@ -22,7 +22,7 @@ from tests.k8s.scripts import WAITS
 if TYPE_CHECKING:
     from tests.k8s.proxy import Proxy
 
-pytestmark = [pytest.mark.k8s, pytest.mark.timeout(400), pytest.mark.halved]
+pytestmark = [pytest.mark.k8s, pytest.mark.timeout(400)]
 
 
 def kubectl() -> str:

@@ -1,7 +1,7 @@
 """A run of everything has a few of many tests, others at each commit; all of them run if requested by name.
 
 These are the public's scripts, of which a run has four; tests marked `rotating`, of which it has two per function; and
-those marked `halved`, of which it has every second one in a file.
+those on clusters, of which it has every second one in a file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ LOCAL = "test_local.py"
 """The other files need clusters of their own."""
 
 
-MARK, HALVED = "rotating", "halved"
+MARK = "rotating"
+CLUSTERS = ("k8s", "slurm", "ssh")
+"""The marks of tests on clusters."""
+
+MATRIX = "frameworks"
+"""The subject whose tests on clusters have a mark of their own where there are many."""
+
 FEW = 2
 """How many tests of a function with that mark."""
 
@@ -42,7 +48,7 @@ class Rotation:
             known = [*tests]
             if not is_requested(config, subjects.subject_of(relative(known[0]))):
                 unwanted |= {*known} - {*few(known, commit())}
-        for _, tests in groupby((item for item in items if item.get_closest_marker(HALVED)), lambda item: item.path):
+        for _, tests in groupby(filter(is_halved, items), lambda item: item.path):
             known = [*tests]
             if not is_requested(config, subjects.subject_of(relative(known[0]))) and not names_a_file(config):
                 unwanted |= {*known[commit() % 2 :: 2]}
@@ -51,7 +57,7 @@ class Rotation:
             items[:] = [item for item in items if item not in unwanted]
 
     def pytest_report_header(self) -> list[str]:
-        marked = f"of tests marked {MARK} {FEW} per function, and of those marked {HALVED} a half of each file"
+        marked = f"of tests marked {MARK} {FEW} per function, and of those on clusters a half of each file"
         marked += ", others at each commit, if not requested by subject"
         if is_requested(self.config, SUBJECT):
             return [marked]
@@ -74,6 +80,12 @@ def few(tests: Sequence[T], number: int) -> list[T]:
 def function_of(item: pytest.Item) -> str:
     """A test without its parameters."""
     return item.nodeid.partition("[")[0]
+
+
+def is_halved(item: pytest.Item) -> bool:
+    """Whether a full run has a half of the tests of this kind in a file."""
+    on_a_cluster = any(item.get_closest_marker(mark) for mark in CLUSTERS)
+    return on_a_cluster and not item.get_closest_marker(MARK) and subjects.subject_of(relative(item)) != MATRIX
 
 
 def is_script(item: pytest.Item) -> bool:
