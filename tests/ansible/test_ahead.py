@@ -25,6 +25,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def _ends() -> Iterator[None]:
+    ahead.end()  # that of another test, which was not over
     yield
     ahead.end()
 
