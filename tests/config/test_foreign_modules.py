@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from launcher.agent.flight import program
 from launcher.agent.forkserver import prefork
 from launcher.agent.forkserver.guess import SURELY
 from launcher.agent.mpi import shells, world
@@ -111,12 +112,17 @@ def stand_in(_: pytest.MonkeyPatch) -> None:
     assert "the agent of this node is not there" in done.stderr
 
 
+def read_dumps(_: pytest.MonkeyPatch) -> None:
+    assert program.ask({"do": program.READ, "paths": {}}, 60) == {"dumps": "", "unreadable": {}}
+
+
 STARTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "launcher/backends/local/programs.py": probe,
     "launcher/backends/ansible/ssh.py": call_over_ssh,
     "launcher/backends/kubernetes/signals.py": signal_to_pods,
     "launcher/torchrun/workers.py": torchrun,
     "launcher/agent/mpi/world.py": stand_in,
+    "launcher/agent/flight/program.py": read_dumps,
     SESSION: session_over_ssh,
 }
 

@@ -10,7 +10,9 @@ import sys
 from typing import Any, Dict
 
 _MEMORY_BYTES = 4 << 30
-_START = "import sys, importlib; sys.path[0] = sys.argv[1]; importlib.import_module(sys.argv[2]).main()"
+_START = "import sys; sys.path[0] = sys.argv[1]; import importlib; importlib.import_module(sys.argv[2]).main()"
+"""Nothing is imported from the working directory, whose files may be anybody's."""
+
 READ, ANALYSE = "read", "analyse"
 
 
