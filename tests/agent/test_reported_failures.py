@@ -28,7 +28,6 @@ NOT_FORKED = ("PYTHONNOUSERSITE=1",)
 """A variable that Python reads when it starts: the agent starts the fork server anew."""
 
 
-
 def test_a_question_about_a_worker_that_is_not_yet_known_to_run_is_answered() -> None:
     """If a worker dies at once, the group may ask why it ended before the message of its start is read."""
     ends: tuple[Channel[Any, Any], ...] = (*Channel.pair(), *Channel.pair())
