@@ -56,6 +56,9 @@ class Sampling:
             self._next_at = now + min(_AGAIN_S, self._first_s / 4)
             return None
         found, self._samples = self._samples, []
+        if not are_quiet():  # some worker has written or ended meanwhile
+            self._next_at = now + _LOOK_S
+            return None
         self._patience_s = max(self._first_s, self._patience_s * _GROWS)
         self._next_at = now + self._patience_s
         return {"samples": found, "between_s": between_s}

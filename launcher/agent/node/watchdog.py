@@ -58,7 +58,8 @@ class Watchdog:
         reads, running = self._workers.output.reads, bool(self._workers.running())
         if reads != self._reads or not self._workers:
             self._reads, self._since = reads, now
-        quiet = bool(self._workers) and (not running or now - self._since >= self._after_s)
+        silent_s = now - self._since
+        quiet = bool(self._workers) and (silent_s >= self._after_s if running else silent_s > 0)
         if quiet != self._quiet:
             self._quiet, self._told = quiet, False
             self._server.group.send({"quiet": quiet})
@@ -89,7 +90,8 @@ class Watchdog:
 
         first, second = map(judging.sample, message["samples"])
         hang = judging.judge(first, second, message["between_s"])
-        if hang is None or not self._quiet or self._told:
+        moves = self._workers.output.reads != self._reads  # since the last look: a worker has written, or ended
+        if hang is None or not self._quiet or moves or self._told:
             return
         self._told = True
         silent_s = round(time.monotonic() - self._since, 1)
