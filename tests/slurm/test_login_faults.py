@@ -57,7 +57,7 @@ def test_a_connection_that_carries_no_more_commands_is_not_taken_for_a_missing_o
 
 def test_while_the_controller_is_down_nothing_is_submitted_and_what_runs_goes_on(laptop: Laptop) -> None:
     laptop.cli.write("waits.py", WAITS)
-    follower = laptop.follow("--gres", "none", "waits.py", "120", "0.3")
+    follower = laptop.follow("--gres", "none", "waits.py", "240", "0.3")
     follower.wait_line("line 2")
     laptop.node.slurm.wait_saved()
     laptop.node.slurm.stop_controller()
@@ -79,7 +79,7 @@ def test_while_the_controller_is_down_nothing_is_submitted_and_what_runs_goes_on
     assert left["state"] == "failed"
     assert (state["state"], state["detail"]) == ("running", "squeue does not answer")
     assert "[0:0] line 2\n" in logs.stdout
-    complete(follower, 120)
+    complete(follower, 240)
     assert [jobs(laptop).count(f"distlaunch:{each}") for each in (run, left["run"])] == [1, 0]
 
 
