@@ -13,7 +13,7 @@ import stat
 import sys
 from importlib.util import MAGIC_NUMBER
 from types import CodeType, ModuleType
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 Modules = Dict[str, Tuple[bool, bytes]]
 """By full name: whether it is a package, and its code by `marshal`."""
@@ -85,18 +85,17 @@ def compiled() -> bool:
     for name, is_package, path in _sources(loader):
         code = compile(loader.get_data(path), path, "exec", dont_inherit=True)
         modules[name] = (is_package, dump(code))
-    beside = _beside(loader)
-    own = f"{beside}.{os.getpid()}-{os.urandom(4).hex()}"
+    from .system import files  # by zipimport, as there is no bytecode yet
+
     with contextlib.suppress(OSError):  # a full disk: it is compiled again each time
-        fd = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        try:
-            with open(fd, "wb") as file:
-                file.write(pack(modules))
-            os.rename(own, beside)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(own)
+        files.write_whole(_beside(loader), pack(modules), 0o600, sync=False)
     return use()
+
+
+def module_of(name: str) -> Tuple[str, bool]:
+    """The full name of the module in that file of the archive, and whether it is a package."""
+    is_package = name.endswith("/__init__.py")
+    return name[: -len("/__init__.py" if is_package else ".py")].replace("/", "."), is_package
 
 
 def member(magic: bytes) -> str:
@@ -147,11 +146,6 @@ def _sources(loader: Any) -> Sequence[Tuple[str, bool, str]]:
     """Of each module: its full name, whether it is a package, and its path in the archive."""
     import zipfile
 
-    found: List[Tuple[str, bool, str]] = []
     with zipfile.ZipFile(loader.archive) as archive:
         names = [name for name in archive.namelist() if name.startswith(f"{_PACKAGE}/") and name.endswith(".py")]
-    for name in names:
-        is_package = name.endswith("/__init__.py")
-        module = name[: -len("/__init__.py")] if is_package else name[: -len(".py")]
-        found.append((module.replace("/", "."), is_package, os.path.join(loader.archive, name)))
-    return found
+    return [(*module_of(name), os.path.join(loader.archive, name)) for name in names]

@@ -63,8 +63,8 @@ def whole(sources: Sequence[str]) -> bytes:
         members[name] = source.read_bytes()
         if name.removeprefix(f"{_PACKAGE}/") in _BEFORE_BYTECODE:
             members[f"{name}c"] = MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + code  # not checked (PEP 552)
-        module = name.removesuffix(".py").replace("/", ".")
-        modules[module.removesuffix(".__init__")] = (module.endswith(".__init__"), code)
+        module, is_package = bytecode.module_of(name)
+        modules[module] = (is_package, code)
     stored = {bytecode.member(MAGIC_NUMBER): bytecode.pack(modules)}
     # Level 1 for an archive that is sent to few hosts.
     return _archive(_MAIN_WITH_BYTECODE, members, level=1, stored=stored)

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.agent.harness import Runner
 
 BEGIN = """
 import atexit, os, sys, threading
@@ -42,6 +48,20 @@ def test_it_is_forked_only_where_a_script_cannot_notice(case: str) -> None:
 
 def test_it_is_not_forked_from_a_python_with_options() -> None:
     assert run(expect(PLAIN), "-X", "utf8").stdout == "False\n"
+
+
+@pytest.mark.parametrize(("variable", "starts"), [("A=1", 1), ("PYTHONNOUSERSITE=1", 2)])
+def test_a_node_with_forked_workers_starts_python_once_or_for_a_fork_server_of_its_own(
+    agents: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, starts: int
+) -> None:
+    counts = f"with open({str(tmp_path / 'starts')!r}, 'a') as file: file.write('started\\n')\n"
+    (tmp_path / "sitecustomize.py").write_text(counts)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    run = agents("print('hello')\n", env=(variable,))
+
+    assert (run.result(), bytes(run.stdout[0])) == ("success", b"hello\n")
+    assert (tmp_path / "starts").read_text().count("started") == starts
 
 
 @pytest.mark.parametrize(

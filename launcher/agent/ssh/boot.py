@@ -67,6 +67,9 @@ class Home:
             with open(own, "xb") as file:
                 file.write(zlib.decompress(sys.stdin.buffer.read(size)))
             os.replace(own, self.path)
+        except OSError:  # another host that shares the disk may have installed it meanwhile
+            if not os.path.exists(self.path):
+                raise
         finally:
             os.umask(umask)
             _remove(own, own + ".old", self.path + ".new")
