@@ -19,6 +19,9 @@ pytest_plugins = [
     "testbed.fixtures",
     "tests.fork_servers",
     "tests.browser",
+    "tests.ansible.behind",
+    "tests.k8s.behind",
+    "tests.slurm.laptop",
     *(f"tests.plugins.{name}" for name in _PLUGINS),
 ]
 

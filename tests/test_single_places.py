@@ -45,6 +45,31 @@ def test_failure_classes_are_named_only_in_their_table() -> None:
     assert seen == unambiguous
 
 
+def test_a_fixture_of_a_whole_session_is_not_imported() -> None:
+    """Each module that imports one has a fixture of its own: a second cluster, and a second server on one port."""
+    defined = {
+        (".".join(path.relative_to(ROOT).with_suffix("").parts), name)
+        for path in files("tests/**/*.py")
+        for name in session_fixtures(ast.parse(path.read_text()))
+    }
+    imported = [
+        f"{path.relative_to(ROOT)}:{node.lineno} imports {each.name}"
+        for path in files("tests/**/*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests.")
+        for each in node.names
+        if (node.module, each.name) in defined
+    ]
+    assert {name for _, name in defined} >= {"juno", "island"}
+    assert imported == []
+
+
+def session_fixtures(module: ast.Module) -> list[str]:
+    """The names of a module's fixtures that last for the session."""
+    functions = [node for node in module.body if isinstance(node, ast.FunctionDef)]
+    return [each.name for each in functions if any("scope='session'" in ast.unparse(d) for d in each.decorator_list)]
+
+
 def as_class(node: ast.AST) -> list[ast.Constant]:
     """Texts that are failure classes: the value of "class" or `kind`, or what one of these is compared with."""
     if isinstance(node, ast.Dict):

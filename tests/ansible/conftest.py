@@ -15,7 +15,6 @@ import pytest
 from launcher.system import proc
 from testbed import WaitError, processes
 from testbed.running import Running
-from tests.ansible.behind import bastion, island, lab  # noqa: F401 - fixtures
 from tests.command import Result
 
 if TYPE_CHECKING:

@@ -82,7 +82,7 @@ class Far:
 
 
 @pytest.fixture(scope="session")
-def bastion(kube_nodes: Kube) -> Iterator[Bastion]:
+def gate(kube_nodes: Kube) -> Iterator[Bastion]:
     """On a node, with the limits that sshd has by default."""
     directory = Path(tempfile.mkdtemp(prefix="distlaunch-gate-"))
     directory.chmod(0o755)
@@ -98,14 +98,14 @@ def bastion(kube_nodes: Kube) -> Iterator[Bastion]:
 
 
 @pytest.fixture
-def far(own_kube: Kube, pods: Any, bastion: Bastion) -> Iterator[Far]:
+def far(own_kube: Kube, pods: Any, gate: Bastion) -> Iterator[Far]:
     """Leaves no connection."""
     assert own_kube
-    made = Far(pods, bastion)
+    made = Far(pods, gate)
     made.settings(made.kubeconfig())
     try:
         yield made
     finally:
-        bastion.take_keys()
+        gate.take_keys()
         made("login", "far", "--close")
         shutil.rmtree(made.home, ignore_errors=True)

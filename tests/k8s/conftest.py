@@ -13,7 +13,6 @@ from testbed import Kube, NotAvailableError, kube_given
 from testbed.kube_image import PINNED as IMAGE
 from testbed.kube_watch import wait_for
 from tests.k8s import proxy as proxies
-from tests.k8s.behind import bastion, far  # noqa: F401 - fixtures
 from tests.k8s.following import Follower
 
 if TYPE_CHECKING:

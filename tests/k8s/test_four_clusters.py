@@ -12,7 +12,6 @@ import pytest
 
 from testbed import wait_until
 from tests.moving import STEPS, went_on
-from tests.slurm.laptop import juno  # noqa: F401 - fixture
 from tests.slurm.racing import lab, racing  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ import pytest
 
 from testbed import SlurmOptions, WaitError, fixtures, wait_until
 from tests.command import Result
-from tests.slurm.laptop import juno, laptop  # noqa: F401 - fixtures
 from tests.slurm.racing import lab, racing  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:

@@ -15,11 +15,10 @@ import pytest
 
 from launcher.runs.events import record
 from testbed import wait_until
-from tests.ansible.behind import bastion, island, lab, wait_end  # noqa: F401 - fixtures
+from tests.ansible.behind import wait_end
 from tests.ansible.conftest import rack, racks  # noqa: F401 - fixtures
 from tests.k8s.conftest import own_kube, pods  # noqa: F401 - fixtures
 from tests.receivers import receiver
-from tests.slurm.laptop import juno, laptop  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
