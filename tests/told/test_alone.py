@@ -132,7 +132,7 @@ def test_over_ssh_node_0s_agent_is_killed_and_the_launcher_tells_the_end(rack: R
 
 
 @pytest.mark.ssh
-def test_behind_a_bastion_node_0_tells_what_no_launcher_takes_on(lab: Lab) -> None:  # noqa: F811
+def test_behind_a_bastion_node_0_tells_what_no_launcher_takes_on(lab: Lab) -> None:
     """The receiver is inside: the agents reach it, and the launcher does not."""
     lab.rack.write("fails.py", FAILS)
     with receiver(host=lab.rack.ssh.hosts[2]) as there:
@@ -147,7 +147,7 @@ def test_behind_a_bastion_node_0_tells_what_no_launcher_takes_on(lab: Lab) -> No
 
 
 @pytest.mark.slurm
-def test_behind_a_login_node_of_slurm_node_0_tells_of_a_detached_run(laptop: Laptop) -> None:  # noqa: F811
+def test_behind_a_login_node_of_slurm_node_0_tells_of_a_detached_run(laptop: Laptop) -> None:
     laptop.cli.write("fails.py", FAILS)
     with receiver(host=laptop.node.slurm.hosts[3]) as there:
         where = ("run", "--on", "juno", "--gres", "none", "--exclude", "n4", "--detach")
@@ -164,7 +164,7 @@ def test_behind_a_login_node_of_slurm_node_0_tells_of_a_detached_run(laptop: Lap
 
 @pytest.mark.slurm
 def test_behind_a_login_node_of_slurm_a_launcher_is_killed_and_node_0_tells_the_end(
-    laptop: Laptop,  # noqa: F811
+    laptop: Laptop,
 ) -> None:
     laptop.cli.write("waits.py", WAITS)
     with receiver(host=laptop.node.slurm.hosts[3]) as there:
