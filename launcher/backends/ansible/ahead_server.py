@@ -1,12 +1,14 @@
 """Imports Ansible once and runs its programs in forks: `FD SECONDS`, a listening socket and how long it may be idle.
 
-Runs in Ansible's own interpreter, and imports nothing of distlaunch. Exits when its stdin ends, with the launcher.
+While the first of them runs, it loads what the next one will need: Ansible's own plugins and their documentation. Runs in Ansible's own interpreter, and imports nothing of distlaunch. Exits when its stdin ends, with the launcher.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
+import importlib.util
 import io
 import json
 import os
@@ -27,6 +29,12 @@ _MODULES = (
     "ansible.cli.inventory", "ansible.cli.playbook", "ansible.executor.playbook_executor",
     "ansible.plugins.strategy.linear", "ansible.plugins.inventory.ini", "ansible.plugins.callback.default",
 )  # fmt: skip
+_PLUGINS = ("connection", "shell", "become", "callback", "vars", "inventory")
+"""Kinds of which ansible-playbook loads all or most plugins, each with its documentation in YAML."""
+
+_POLL_S = 0.01
+"""How often it looks for results, of which there is one; its default is a thousand times a second."""
+
 _PROGRAMS = {"ansible-inventory": "ansible.cli.inventory", "ansible-playbook": "ansible.cli.playbook"}
 
 
@@ -44,7 +52,9 @@ def main() -> Callable[[], None]:
     sys.path[:] = [path for path in sys.path if path != here]  # its files may have the names of a plugin's modules
     for name in _MODULES:
         importlib.import_module(name)
+    routes = Routes(importlib.import_module("ansible.utils.collection_loader._collection_finder"))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    is_first = True
     while True:
         ready, _, _ = select.select([listening.fileno(), 0], [], [], idle_s)
         if listening.fileno() not in ready:
@@ -55,6 +65,65 @@ def main() -> Callable[[], None]:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             return answer(connection, before)
         connection.close()
+        if is_first:
+            is_first = False
+            routes.read()
+            load_plugins()
+
+
+class Routes:
+    """Where Ansible's own collection has its plugins: 370 KB of YAML that each program reads, kept as JSON.
+
+    It is kept beside Python's own bytecode of this module, by the digest of the YAML. `finder`: Ansible's module that
+    reads it; if another version does that otherwise, nothing is changed.
+    """
+
+    def __init__(self, finder: Any) -> None:
+        self._read = getattr(finder, "_meta_yml_to_dict", None)
+        path = os.path.join(os.path.dirname(sys.modules["ansible"].__file__ or ""), "config/ansible_builtin_runtime.yml")
+        self._known: dict[bytes, Any] = {}
+        try:
+            with open(path, "rb") as file:
+                self._text = file.read()
+        except OSError:
+            return
+        self._file = f"{importlib.util.cache_from_source(__file__)}.{hashlib.sha256(self._text).hexdigest()[:32]}.json"
+        with contextlib.suppress(OSError, ValueError), open(self._file, encoding="utf-8") as file:
+            self._known[self._text] = json.load(file)
+        if self._read:
+            finder._meta_yml_to_dict = self
+
+    def __call__(self, text: bytes, name: Any) -> Any:
+        """What Ansible calls."""
+        found = self._known.get(text)
+        return self._read(text, name) if found is None else found
+
+    def read(self) -> None:
+        """Read and keep it, if it is not."""
+        if self._known or not self._read:
+            return
+        self._known[self._text] = found = self._read(self._text, ("ansible.builtin", "runtime.yml"))
+        if not sys.dont_write_bytecode:
+            with contextlib.suppress(OSError):  # as Python does without its own bytecode
+                os.makedirs(os.path.dirname(self._file), exist_ok=True)
+                part = f"{self._file}.{os.getpid()}"
+                with open(part, "w", encoding="utf-8") as file:
+                    json.dump(found, file)
+                os.replace(part, self._file)
+
+
+def load_plugins() -> None:
+    """Load Ansible's own plugins of the kinds that are loaded whole; those of users and sites, only the programs do."""
+    loaders = importlib.import_module("ansible.plugins.loader")
+    for kind in _PLUGINS:
+        with contextlib.suppress(Exception):  # of another version of Ansible: its program does it
+            loader = getattr(loaders, f"{kind}_loader")
+            own = [path for path in loader._get_paths_with_context() if path.internal]
+            loader._get_paths_with_context = lambda own=own: own
+            try:
+                list(loader.all(class_only=True))
+            finally:
+                del loader._get_paths_with_context
 
 
 def answer(connection: socket.socket, before: Mapping[str, str]) -> Callable[[], None]:
@@ -109,6 +178,9 @@ def become(request: Mapping[str, Any], files: Sequence[int], name: str) -> Calla
     os.environ.clear()
     os.environ.update(request["env"])
     forks = request["env"].get("ANSIBLE_FORKS") if name == "ansible-playbook" else None
+    constants = sys.modules["ansible.constants"]
+    if getattr(constants, "DEFAULT_INTERNAL_POLL_INTERVAL", None) == 0.001:
+        constants.DEFAULT_INTERNAL_POLL_INTERVAL = _POLL_S  # type: ignore[attr-defined]
     sys.argv[:] = [*request["argv"], *(["--forks", forks] if forks else [])]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

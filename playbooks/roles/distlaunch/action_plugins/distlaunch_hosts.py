@@ -37,15 +37,21 @@ if TYPE_CHECKING:
     from distlaunch_asking import Answer
 
 _PR_SET_PDEATHSIG = 1
+_VARIABLES = (
+    "nodes", "run", "dir", "trust", "proxy", "cwd", "here", "digest", "agent", "job", "payload", "torch", "contract",
+    "parts", "setup", "container", "lease", "wait_s", "secrets", "secrets_file", "force", "timeout_s", "report",
+)  # fmt: skip
+"""Arguments that are taken from the role's variables `distlaunch_NAME`: a template for each in the task takes longer."""
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    """The arguments are the role's: see its tasks/ask.yml and defaults."""
+    """The arguments are those of the role's tasks/ask.yml, and its variables."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """`answers` by step and host, `choice`, `problems` by host, `notes`; failed if no run could be started."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        self._args = args = dict(self._task.args)
+        variables = {name: self._templar.template((task_vars or {})[f"distlaunch_{name}"]) for name in _VARIABLES}
+        self._args = args = {**variables, **self._task.args}
         _end_with_parent()
         result.update(changed=False, answers={}, problems={}, notes=[])
         if self._task.check_mode and args["do"] in ("start", "runs"):

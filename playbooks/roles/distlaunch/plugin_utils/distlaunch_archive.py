@@ -15,6 +15,7 @@ class Archive:
 
     def __init__(self, content: bytes) -> None:
         self.content = content
+        self._members = zipfile.ZipFile(io.BytesIO(content))
         self.rule = self._module("system/trust.py")
         """The rule about whose paths are trusted."""
 
@@ -36,8 +37,7 @@ class Archive:
         return str(self._module("ssh/login.py").code(*texts))
 
     def _text(self, name: str) -> str:
-        with zipfile.ZipFile(io.BytesIO(self.content)) as archive:
-            return archive.read(f"distlaunch_agent/{name}").decode()
+        return self._members.read(f"distlaunch_agent/{name}").decode()
 
     def _module(self, name: str) -> Any:
         """A module of the agent that imports no other one."""
