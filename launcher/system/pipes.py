@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
+import signal
 import socket
 import subprocess
 import tempfile
@@ -110,6 +112,31 @@ class Pipe:
         _end(self._process, patience_s)
         self._process.stdout.close()
         return self._process.returncode, _end_of(self._stderr)
+
+
+class LentPipe:
+    """As `Pipe`, of a program that another process has started: its stdin, stdout, stderr (a file), and its pidfd."""
+
+    def __init__(self, stdin: int, stdout: int, stderr: int, process: int) -> None:
+        self.fd = stdout
+        self._stdin, self._stderr, self._process = stdin, os.fdopen(stderr, "rb"), process
+
+    def flooded(self) -> bool:
+        """Whether its stderr is too long to be read."""
+        return os.fstat(self._stderr.fileno()).st_size > _STDERR_BYTES
+
+    def end(self, patience_s: float = 2.0) -> tuple[int | None, str]:
+        """End the program if it still runs. Returns None, as its code is not known, and the end of its stderr."""
+        os.close(self._stdin)
+        for number, limit_s in ((None, 0.05), (signal.SIGTERM, patience_s), (signal.SIGKILL, patience_s)):
+            with contextlib.suppress(ProcessLookupError):
+                if number:
+                    signal.pidfd_send_signal(self._process, number)
+            if select.select([self._process], [], [], limit_s)[0]:
+                break
+        os.close(self._process)
+        os.close(self.fd)
+        return None, _end_of(self._stderr)
 
 
 def _end(process: subprocess.Popen[bytes], patience_s: float) -> None:

@@ -77,6 +77,40 @@ def test_a_run_outlives_its_launcher_and_another_shell_sees_all_of_it(rack: Rack
     assert sorted(rack.shell("logs", run).stdout.splitlines()) == lines(0, 1, parts=2)
 
 
+def calls(*hosts: Host) -> list[str]:
+    """The commands by which launchers are answered there."""
+    commands = [process.command() for host in hosts for process in host.processes()]
+    return [command for command in commands if re.search(r"python\S* (-S |-u )?-c import sys;sys\.path", command)]
+
+
+def test_the_connection_that_starts_an_agent_carries_its_stream_to_the_launcher_that_follows(rack: Rack) -> None:
+    rack.write("waits.py", WAITS)
+    launcher = rack.start("--nodes", "2", "--log-ranks", "all", "waits.py")
+    for rank in (0, 1):
+        launcher.until(f"[{rank}:{rank}] ready\n")
+    while_followed = calls(*rack.ssh.hosts[:2])
+    launcher.kill()
+    launcher.end()
+    wait_until("the hosts to be left alone", lambda: not calls(*rack.ssh.hosts[:2]))
+    followed = rack.logs(rack.id_of("waits"))
+    wait_until("another launcher to ask both", lambda: len(calls(*rack.ssh.hosts[:2])) == 2)
+    by_another = calls(*rack.ssh.hosts[:2])
+
+    assert rack.shell("cancel", rack.id_of("waits")).exit_code == 0
+    followed.end()
+    assert followed.stdout.count("saving with time left") == 2
+    assert [" -S " in command for command in while_followed] == [False, False]
+    assert [" -S " in command for command in by_another] == [True, True]
+
+
+def test_a_run_that_is_not_followed_keeps_no_connection(rack: Rack) -> None:
+    rack.write("waits.py", WAITS)
+    done = rack.shell(*rack.argv("--nodes", "2", "--detach", "waits.py"))
+    assert done.exit_code == 0, done.stderr
+    wait_until("the hosts to be left alone", lambda: not calls(*rack.ssh.hosts[:2]))
+    assert rack.shell("cancel", done.stdout.strip()).exit_code == 0
+
+
 def test_no_line_is_lost_or_doubled_when_connections_break_cables_are_pulled_and_sshd_stops(rack: Rack) -> None:
     rack.write("counts.py", COUNTS)
     host = rack.ssh.hosts[1]

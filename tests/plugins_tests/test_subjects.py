@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from tests.plugins import command, subjects
+from tests.plugins import command, rotation, subjects
 from tests.plugins.subjects import ROOT
 
 
@@ -67,10 +67,14 @@ def test_words_before_the_first_option_or_path_select_tests(
     assert argv[4:] == options.split()
 
 
-def test_ci_measures_coverage_and_one_core_has_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("commit", "measured"), [(8, ["--cov"]), (9, [])])
+def test_ci_measures_coverage_at_some_commits_and_one_core_has_one_process(
+    monkeypatch: pytest.MonkeyPatch, commit: int, measured: list[str]
+) -> None:
     monkeypatch.setenv("CI", "1")
+    monkeypatch.setattr(rotation, "commit", lambda: commit)
 
-    assert command.argv(subjects.request(["fast"]), cores=1)[3:] == ["--numprocesses=0", "--tier=fast", "--cov"]
+    assert command.argv(subjects.request(["fast"]), cores=1)[3:] == ["--numprocesses=0", "--tier=fast", *measured]
     assert command.argv(subjects.request(["--cov-by-test"]), cores=8)[3:] == [
         f"--numprocesses={command.PROCESSES}",
         "--cov-by-test",

@@ -82,6 +82,9 @@ def converse(request: Request) -> Optional[Callable[[], None]]:
     }
     task: Optional[Callable[[], None]] = None
     while request:
+        if request["call"] == "tail":
+            _tail(request)
+            break
         try:
             answer(calls[request["call"]](request))
         except OSError as error:
@@ -96,6 +99,17 @@ def converse(request: Request) -> Optional[Callable[[], None]]:
             break
         request = json.loads(sys.stdin.buffer.readline() or b"null")
     return task
+
+
+def _tail(request: Request) -> None:
+    """Send a node's stream, whose agent may be this process's child."""
+    import signal
+
+    from . import stream
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # an agent that has ended must not stay as a zombie
+    answer({})
+    stream.tail(request["directory"], int(request["node_rank"]), 0, once=False)
 
 
 def answer(value: Request) -> None:

@@ -1,11 +1,13 @@
 """Imports Ansible once and runs its programs in forks: `FD SECONDS`, a listening socket and how long it may be idle.
 
-While the first of them runs, it loads what the next one will need: Ansible's own plugins and their documentation. Runs in Ansible's own interpreter, and imports nothing of distlaunch. Exits when its stdin ends, with the launcher.
+While the first of them runs, it loads what the next one will need: Ansible's own plugins and their documentation.
+Runs in Ansible's own interpreter, and imports nothing of distlaunch. Exits when its stdin ends, with the launcher.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import importlib
 import importlib.util
@@ -35,6 +37,9 @@ _PLUGINS = ("connection", "shell", "become", "callback", "vars", "inventory")
 _POLL_S = 0.01
 """How often it looks for results, of which there is one; its default is a thousand times a second."""
 
+_COLLECTED = 20_000
+"""Objects between two collections of garbage, of which there is little."""
+
 _PROGRAMS = {"ansible-inventory": "ansible.cli.inventory", "ansible-playbook": "ansible.cli.playbook"}
 
 
@@ -50,8 +55,12 @@ def main() -> Callable[[], None]:
     before = settings(os.environ)
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if path != here]  # its files may have the names of a plugin's modules
+    gc.disable()  # what is imported stays
     for name in _MODULES:
         importlib.import_module(name)
+    gc.freeze()
+    gc.set_threshold(_COLLECTED)
+    gc.enable()
     routes = Routes(importlib.import_module("ansible.utils.collection_loader._collection_finder"))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     is_first = True
@@ -79,11 +88,11 @@ class Routes:
     """
 
     def __init__(self, finder: Any) -> None:
-        self._read = getattr(finder, "_meta_yml_to_dict", None)
-        path = os.path.join(os.path.dirname(sys.modules["ansible"].__file__ or ""), "config/ansible_builtin_runtime.yml")
+        self._read: Any = getattr(finder, "_meta_yml_to_dict", None)
+        directory = os.path.dirname(sys.modules["ansible"].__file__ or "")
         self._known: dict[bytes, Any] = {}
         try:
-            with open(path, "rb") as file:
+            with open(os.path.join(directory, "config", "ansible_builtin_runtime.yml"), "rb") as file:
                 self._text = file.read()
         except OSError:
             return

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from launcher.backends.ansible.plan import AnsiblePlan
     from launcher.backends.ansible.progress import Answers
+    from launcher.backends.ansible.taking_over import Receiver
     from launcher.runs.handle import Meeting
 
 _LIMIT_S = 1800.0
@@ -133,10 +134,10 @@ class Playbook:
         self._progress = Progress(shows=shows)
         self._cancelled = False
 
-    def run(self, secrets: Mapping[str, str]) -> None:
-        """Run it to its end. An interrupt ends Ansible, too."""
+    def run(self, secrets: Mapping[str, str], receiver: Receiver | None = None) -> None:
+        """Run it to its end. An interrupt ends Ansible, too. `receiver` takes its connections to the hosts."""
         self.forget()  # left by a launcher that was killed
-        runner = self._runner(secrets)
+        runner = self._runner(secrets, receiver.address if receiver else "")
         ended = threading.Event()  # after an interrupted join(), a Thread that still runs reports that it has ended
 
         def work() -> None:
@@ -150,6 +151,8 @@ class Playbook:
             while not ended.wait(0.1):
                 self.follow()
                 self._progress.tell_waits()
+                if receiver:
+                    receiver.take()
         except BaseException as error:
             self._cancelled = True
             if not ended.wait(_END_S):
@@ -159,6 +162,8 @@ class Playbook:
             raise
         finally:
             ahead.end()
+            if receiver:
+                receiver.close()
             self.follow()
             self._tidy()
         self._progress.finish(self.answers)
@@ -171,7 +176,7 @@ class Playbook:
                 f"ansible-playbook {self._name}: {self.failure or f'exit code {runner.rc}'}", hint=self._log()
             )
 
-    def _runner(self, secrets: Mapping[str, str]) -> Any:
+    def _runner(self, secrets: Mapping[str, str], follower: str) -> Any:
         try:
             from ansible_runner.interface import init_runner
         except ImportError as error:
@@ -189,7 +194,7 @@ class Playbook:
         with storage.storage_errors(control, "SSH keeps its connections there"):
             trust.make(what, directory, more=more)
         trust.require(what, directory, searched=True, more=more)
-        variables = {"distlaunch_report": str(self._report)}
+        variables = {"distlaunch_report": str(self._report), "distlaunch_follower": follower}
         if secrets:
             file = self._directory / "secrets.json"
             storage.write_whole(file, storage.encode_json(dict(secrets)), mode=0o600)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
-from launcher.backends.ansible import playbook
+from launcher.backends.ansible import playbook, taking_over
 from launcher.errors import BackendUnavailableError, RequestError
 from launcher.login.hints import hints as known_hints
 from launcher.login.hints import last_line
@@ -28,8 +28,12 @@ def start(run_dir: Path, hosts: Sequence[str], secrets: Sequence[str], login: Lo
     """Run the playbook in the run's directory. The hosts' answers are kept until `forget`."""
     began = time.monotonic()
     running = _playbook(run_dir)
-    running.run({name: os.environ[name] for name in secrets})
-    _check(len(hosts), running)
+    running.run({name: os.environ[name] for name in secrets}, taking_over.Receiver(run_dir, len(hosts)))
+    try:
+        _check(len(hosts), running)
+    except BaseException:
+        taking_over.forget(str(run_dir))
+        raise
     handle = _handle(run_dir, hosts, running, login)
     for text in (*running.notes, *_left_out(running)):
         output.warn(text)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from launcher.backends._copy import Copy
 from launcher.backends._files import FileStream, allow_files
 from launcher.backends._patience import Patience
-from launcher.backends.ansible import ssh
+from launcher.backends.ansible import ssh, taking_over
 from launcher.backends.ansible.frames import FrameError, Frames
 from launcher.backends.ansible.gate import Gates
 from launcher.errors import CommandError
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from launcher.backends._base import Chunk
     from launcher.backends.ansible.handle import AnsibleHandle, Node
     from launcher.runs.liveness import NodeState
+    from launcher.system.pipes import LentPipe
 
-_FILES_PER_NODE = 5
-"""The stream file as it is written and as it is read, and a connection's stdin, stdout and stderr."""
+_FILES_PER_NODE = 2 + taking_over.FILES_PER_HOST
+"""The stream file as it is written and as it is read, and a connection."""
 
 FETCH_S = 25.0
 """How long the streams of all nodes may take that are fetched once."""
@@ -59,7 +60,8 @@ class _Odd:
 class Tail:
     """One node's stream: a connection, or the wait for the next one."""
 
-    def __init__(self, node: Node, run_dir: Path, *, once: bool = False) -> None:
+    def __init__(self, node: Node, run_dir: Path, *, once: bool = False, first: LentPipe | None = None) -> None:
+        """`first`: a connection that is open already, on which the host sends the stream from its beginning."""
         self.node = node
         self.state: NodeState = "unknown"
         self.problem = ""
@@ -70,7 +72,8 @@ class Tail:
         self.finished = False
         self._copy = Copy(run_dir / "nodes" / str(node["rank"]))
         self._once = once
-        self._pipe: pipes.Pipe | None = None
+        self._pipe: pipes.Pipe | LentPipe | None = None
+        self._first = first
         self._frames = Frames()
         self._odd = _Odd()
         self._patience = Patience()
@@ -96,6 +99,14 @@ class Tail:
             return None
         offset = self._copy.begin()
         here, there = self.node.get("stream_from", (0, 0))  # if the host took the node over from another
+        first, self._first = self._first, None
+        if first is not None and offset == here == 0:
+            self._pipe = first
+            self._frames = Frames()
+            self._patience.heard()
+            return self._pipe.fd
+        if first is not None:
+            first.end()
         words = ("tail", self.node["directory"], str(self.node["rank"]), str(max(there, there + offset - here)))
         self._pipe = pipes.Pipe(ssh.argv(self.node, *words, *(("--once",) if self._once else ())))
         self._frames = Frames()
@@ -160,7 +171,7 @@ class Tail:
             return
         code, said = pipe.end()
         if not self.finished:
-            self.problem = "no answer" if hung else self._odd.last or last_line(said) or f"ssh ended with code {code}"
+            self.problem = "no answer" if hung else self._odd.last or last_line(said) or _how(code)
             self._odd.last = ""
             self.lost_at = self.lost_at or self._patience.heard_at
             self._patience.pause()
@@ -173,6 +184,10 @@ class Tail:
         *options, host = ssh.own_words(self.node)
         with contextlib.suppress(CommandError):
             proc.run((*options, "-O", "exit", host), timeout_s=5)
+
+
+def _how(code: int | None) -> str:
+    return "its connection has ended" if code is None else f"ssh ended with code {code}"
 
 
 class Pump:
@@ -218,7 +233,9 @@ class HostStreams:
 
     def __init__(self, handle: AnsibleHandle, offsets: Mapping[int, int]) -> None:
         run_dir = Path(handle["run_dir"])
-        self.tails = [Tail(node, run_dir) for node in handle["nodes"]]
+        self.tails = [
+            Tail(node, run_dir, first=taking_over.connection(run_dir, node["host"])) for node in handle["nodes"]
+        ]
         allow_files(_FILES_PER_NODE * len(self.tails))
         self._pump = Pump(self.tails)
         self._files = FileStream(run_dir, len(handle["hosts"]), offsets)

@@ -40,8 +40,9 @@ _PR_SET_PDEATHSIG = 1
 _VARIABLES = (
     "nodes", "run", "dir", "trust", "proxy", "cwd", "here", "digest", "agent", "job", "payload", "torch", "contract",
     "parts", "setup", "container", "lease", "wait_s", "secrets", "secrets_file", "force", "timeout_s", "report",
+    "follower",
 )  # fmt: skip
-"""Arguments that are taken from the role's variables `distlaunch_NAME`: a template for each in the task takes longer."""
+"""Arguments that are taken from the role's variables `distlaunch_NAME`: templates in the task would take longer."""
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -84,6 +85,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 choice = leases.take(found, self._choose) if leases else self._choose(found)
                 if args["do"] == "start" and choice is not None:
                     Start(self._asking, args, self._targets, found=found, choice=choice, secrets=secrets).run()
+                    if args["follower"] and not result["problems"]:
+                        self._asking.hand_over(str(args["follower"]), choice["ranks"], found)
         if args["do"] in ("look", "start") and result["problems"] and not _good_enough(result):
             said = "; ".join(f"{host}: {problem['message']}" for host, problem in result["problems"].items())
             result.update(failed=True, msg=said)

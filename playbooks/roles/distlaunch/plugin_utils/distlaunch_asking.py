@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     Answer = dict[str, Any]
 
 _PROBLEM_CHARACTERS = 4000
+_HANDS_OVER_S = 10.0
 _OF_PROBLEMS = ("problem", "unreachable", "late", "refused", "lease", "setup", "ssh", "proxied", "python_used")
 
 
@@ -85,6 +88,15 @@ class Asking:
         if found:
             self.report(problems=found)
         return bool(found)
+
+    def hand_over(self, follower: str, ranks: Mapping[str, int], found: Mapping[str, Answer]) -> None:
+        """Have the hosts send their nodes' streams from now on, to the launcher that listens there."""
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as launcher:
+            launcher.settimeout(_HANDS_OVER_S)
+            launcher.connect("\0" + follower)
+            for host, rank in ranks.items():
+                request = {"call": "tail", "directory": found[host]["directory"], "node_rank": rank}
+                self._sessions[host].hand_over(launcher, json.dumps({"host": host}).encode(), request)
 
     def report(self, **what: Any) -> None:
         """Write a line for the launcher, if there is one."""

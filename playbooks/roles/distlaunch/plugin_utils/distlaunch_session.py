@@ -15,6 +15,7 @@ import random
 import re
 import select
 import shlex
+import socket
 import subprocess
 import tempfile
 import time
@@ -87,6 +88,23 @@ class Session:
             self.broken = None
             time.sleep(random.uniform(0.2, 1.0) * (_TRIES - tries))  # noqa: S311 - no secret
         return dict(self.broken)
+
+    def hand_over(self, launcher: socket.socket, about: bytes, request: Answer) -> None:
+        """Make a last request, and send the connection to a launcher, which reads what comes."""
+        if self._process is None or self._data:
+            return
+        stdin, stdout = _descriptors(self._process)
+        os.write(stdin, json.dumps(request).encode() + b"\n")
+        process = os.pidfd_open(self._process.pid)
+        try:
+            socket.send_fds(launcher, [about], [stdin, stdout, self._said.fileno(), process])
+        finally:
+            os.close(process)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._process.returncode = 0  # it is the launcher's now
+        self._process = None
 
     def close(self) -> None:
         """Close the connection; the Python there exits with it."""
