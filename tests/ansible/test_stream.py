@@ -91,8 +91,8 @@ def test_data_that_waits_in_a_pipe_is_not_silence(tmp_path: Path, clock: Clock) 
         pump.turn(0)
         gate.open()
         for tail in pump.tails:
-            assert tail._pipe is not None
-            assert select.select([tail._pipe.fd], [], [], 60)[0], "an answer"
+            assert tail._connection is not None
+            assert select.select([tail._connection.pipe.fd], [], [], 60)[0], "an answer"
         clock.ahead_s += 5000  # longer than the limit
 
         while not all(tail.state == "running" for tail in pump.tails):
@@ -116,10 +116,10 @@ def test_a_login_that_takes_longer_than_the_limit_is_completed(tmp_path: Path, c
             wait_connections(tmp_path, 0, number)
             clock.ahead_s += limit_s - 100
             pump.turn(0)
-            assert tail._pipe is not None, f"dropped before {limit_s} s"
+            assert tail._connection is not None, f"dropped before {limit_s} s"
             clock.ahead_s += 200
             pump.turn(0)
-            assert tail._pipe is None, f"not dropped after {limit_s} s"
+            assert tail._connection is None, f"not dropped after {limit_s} s"
             assert tail.problem == "no answer"
             clock.ahead_s += 60  # the pause before the next try
         gate.touch()
@@ -228,7 +228,7 @@ def test_a_host_that_sends_what_no_agent_sends_is_asked_again_and_given_up(
     try:
         while not tail.finished:
             pump.turn(0.1)
-            if tail._pipe is None:
+            if tail._connection is None:
                 clock.ahead_s += 60  # the pause before the next try
         assert connections(tmp_path, 0) == 3
         assert tail.state == "ended"

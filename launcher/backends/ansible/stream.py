@@ -11,6 +11,7 @@ import os
 import selectors
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,14 @@ class _Odd:
         self.last = f"its answer is not an agent's: {said}"
 
 
+@dataclass
+class _Connection:
+    """A connection, and what has come of the frame that it carries."""
+
+    pipe: pipes.Pipe | LentPipe
+    frames: Frames
+
+
 class Tail:
     """One node's stream: a connection, or the wait for the next one."""
 
@@ -72,9 +81,8 @@ class Tail:
         self.finished = False
         self._copy = Copy(run_dir / "nodes" / str(node["rank"]))
         self._once = once
-        self._pipe: pipes.Pipe | LentPipe | None = None
+        self._connection: _Connection | None = None
         self._first = first
-        self._frames = Frames()
         self._odd = _Odd()
         self._patience = Patience()
 
@@ -85,7 +93,7 @@ class Tail:
 
     def is_due(self) -> bool:
         """Whether it is time to connect."""
-        return not self.finished and self._pipe is None and self._patience.may_try()
+        return not self.finished and self._connection is None and self._patience.may_try()
 
     def wait(self, problem: str) -> None:
         """Note why the host is not asked now, if that is known. It is not lost meanwhile."""
@@ -100,27 +108,23 @@ class Tail:
         offset = self._copy.begin()
         here, there = self.node.get("stream_from", (0, 0))  # if the host took the node over from another
         first, self._first = self._first, None
-        if first is not None and offset == here == 0:
-            self._pipe = first
-            self._frames = Frames()
-            self._patience.heard()
-            return self._pipe.fd
-        if first is not None:
+        if first is not None and (offset or here):
             first.end()
+            first = None
         words = ("tail", self.node["directory"], str(self.node["rank"]), str(max(there, there + offset - here)))
-        self._pipe = pipes.Pipe(ssh.argv(self.node, *words, *(("--once",) if self._once else ())))
-        self._frames = Frames()
+        pipe = first or pipes.Pipe(ssh.argv(self.node, *words, *(("--once",) if self._once else ())))
+        self._connection = _Connection(pipe, Frames())
         self._patience.heard()
-        return self._pipe.fd
+        return pipe.fd
 
     def read(self) -> bool:
         """Process what has arrived; False when the connection has ended."""
-        data = os.read(self._pipe.fd, _READ_BYTES) if self._pipe else b""
-        if not data:
+        data = os.read(self._connection.pipe.fd, _READ_BYTES) if self._connection else b""
+        if self._connection is None or not data:
             return False
         self._patience.heard()
         try:
-            for frame in self._frames.feed(data):
+            for frame in self._connection.frames.feed(data):
                 self._heed()
                 if isinstance(frame, bytes):
                     self._copy.add(frame)
@@ -136,7 +140,7 @@ class Tail:
 
     def _heed(self) -> None:
         """Treat the host as connected once it has answered."""
-        if self._frames.answered and not self.finished:
+        if self._connection and self._connection.frames.answered and not self.finished:
             self.lost_at, self.problem = None, ""
             self._patience.renew()
             self.state = "running" if self.state == "unknown" else self.state
@@ -155,21 +159,21 @@ class Tail:
 
     def silent(self) -> bool:
         """Whether an open connection has been silent for too long."""
-        return self._pipe is not None and self._patience.is_over()
+        return self._connection is not None and self._patience.is_over()
 
     def flooded(self) -> bool:
         """Whether it prints too much on stderr."""
-        if self._pipe is None or not self._pipe.flooded():
+        if self._connection is None or not self._connection.pipe.flooded():
             return False
         self._garble("too much on stderr")
         return True
 
     def close(self) -> None:
         """Close the connection; if the node has not ended, another one follows after a pause."""
-        pipe, hung, self._pipe = self._pipe, self.silent(), None
-        if pipe is None:
+        connection, hung, self._connection = self._connection, self.silent(), None
+        if connection is None:
             return
-        code, said = pipe.end()
+        code, said = connection.pipe.end()
         if not self.finished:
             self.problem = "no answer" if hung else self._odd.last or last_line(said) or _how(code)
             self._odd.last = ""

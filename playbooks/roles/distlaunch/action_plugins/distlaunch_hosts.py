@@ -80,19 +80,24 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 self._survey(found)
             if args["do"] in ("runs", "find", "list"):
                 self._runs(found)
+            elif args["do"] == "start":
+                self._start(found, secrets)
             elif args["do"] != "survey":
-                leases = Leases(self._asking, args, self._targets) if args["do"] == "start" else None
-                choice = leases.take(found, self._choose) if leases else self._choose(found)
-                if args["do"] == "start" and choice is not None:
-                    Start(self._asking, args, self._targets, found=found, choice=choice, secrets=secrets).run()
-                    if args["follower"] and not result["problems"]:
-                        self._asking.hand_over(str(args["follower"]), choice["ranks"], found)
+                self._choose(found)
         if args["do"] in ("look", "start") and result["problems"] and not _good_enough(result):
             said = "; ".join(f"{host}: {problem['message']}" for host, problem in result["problems"].items())
             result.update(failed=True, msg=said)
         if args.get("report"):  # the report has all of it
             result["answers"] = {}
         return result
+
+    def _start(self, found: dict[str, Answer], secrets: Mapping[str, str]) -> None:
+        """Start the run on hosts that it leases; a launcher that follows it takes the connections over."""
+        choice = Leases(self._asking, self._args, self._targets).take(found, self._choose)
+        if choice is not None:
+            Start(self._asking, self._args, self._targets, found=found, choice=choice, secrets=secrets).run()
+            if self._args["follower"] and not self._asking.result["problems"]:
+                self._asking.hand_over(str(self._args["follower"]), choice["ranks"], found)
 
     def _look(self, hosts: list[str]) -> dict[str, Answer]:
         """Every host's facts; for hosts that do not answer, the reason."""
