@@ -116,11 +116,18 @@ def test_each_hang_is_shown_with_its_host_and_line_or_state(place: Place, hosts:
         assert place.other("status", run, "--output", "json").json["result"]["state"] == "running"
 
 
-def test_the_watchdog_ends_the_run_with_the_odd_rank_as_its_cause(place: Place) -> None:
-    run = start(place, "asleep", "--hang-after=3s", "--on-hang=end", "--grace=2s")
+@pytest.mark.rotating
+@pytest.mark.parametrize("how", ["asleep", "reads"])
+def test_the_watchdog_ends_the_run_with_the_odd_rank_as_its_cause(
+    place: Place, hosts: Sequence[Host], how: str
+) -> None:
+    """Also if no signal ends that rank."""
+    with argument(place, how, hosts) as given:
+        run = start(place, given, "--hang-after=3s", "--on-hang=end", "--grace=2s")
 
-    place.other("wait", run)
+        place.other("wait", run)
 
-    cause = place.other("status", run, "--output", "json").json["result"]["cause"]
-    assert (cause["class"], cause["rank"]) == ("no_progress", 3), cause
-    assert re.search(rf"rank 3 \(\S+\) {DOES['asleep']}; ranks 0, 1, 2 {re.escape(WAIT)}", cause["message"])
+        result = place.other("status", run, "--output", "json").json["result"]
+        cause = result["cause"]
+        assert (result["state"], cause["class"], cause["rank"]) == ("failed", "no_progress", 3), cause
+        assert re.search(rf"rank 3 \(\S+\) {DOES[how]}; ranks 0, 1, 2 {re.escape(WAIT)}", cause["message"])
