@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.frameworks.conftest import on_slurm, over_ssh
+from tests.frameworks.conftest import in_pods, on_slurm, over_ssh
 from tests.hangs.test_flight import AS_NCCL
 
 if TYPE_CHECKING:
@@ -16,13 +16,17 @@ if TYPE_CHECKING:
 
     from tests.frameworks.place import Place
 
-__all__ = ["on_slurm", "over_ssh"]
+__all__ = ["in_pods", "on_slurm", "over_ssh"]
 pytestmark = [pytest.mark.timeout(600), pytest.mark.torch]
 
 
 @pytest.mark.parametrize(
     "place",
-    [pytest.param("on_slurm", marks=pytest.mark.slurm), pytest.param("over_ssh", marks=pytest.mark.ssh)],
+    [
+        pytest.param("on_slurm", marks=pytest.mark.slurm),
+        pytest.param("over_ssh", marks=pytest.mark.ssh),
+        pytest.param("in_pods", marks=pytest.mark.k8s),
+    ],
 )
 def test_the_cause_names_the_collective(request: pytest.FixtureRequest, place: str, tmp_path: Path) -> None:
     found: Place = request.getfixturevalue(place)
@@ -30,8 +34,9 @@ def test_the_cause_names_the_collective(request: pytest.FixtureRequest, place: s
     dumps = found.work / "dumps"
     dumps.mkdir(mode=0o777)
     dumps.chmod(0o777)
-    python = [f"--python={sys.executable}"] if found.backend == "ansible" else []
-    words = ["--nodes=2", "--nproc-per-node=1", "--grace=2s", f"--env=TORCH_FR_DUMP_TEMP_FILE={dumps}/rank_", *python]
+    more = [f"--python={sys.executable}"] if found.backend == "ansible" else []
+    more += [f"--volume=hostpath:{found.work}:{found.work}"] if found.mounts else []
+    words = ["--nodes=2", "--nproc-per-node=1", "--grace=2s", f"--env=TORCH_FR_DUMP_TEMP_FILE={dumps}/rank_", *more]
 
     run = found.other(found.backend, *found.where, *words, "--output=json", "as_nccl.py", "late", "8")
 
