@@ -18,7 +18,7 @@ sys.path[0] = os.path.dirname(places[0])
 importlib.import_module(package).__path__[:] = places
 importlib.import_module(name).main()
 """
-"""Nothing is imported from the working directory, whose files may be anybody's. In pods, the agent is several archives."""
+"""Nothing is imported from the working directory, whose files may be anybody's. A pod's agent is several archives."""
 
 READ, ANALYSE = "read", "analyse"
 
