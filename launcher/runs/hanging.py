@@ -53,7 +53,7 @@ class Hanging:
 
 
 def _is_over(event: Event, nodes: Mapping[int, Sequence[NodeSample]]) -> bool:
-    """Whether a rank has written since; that is not known without samples, and then nothing is said."""
+    """Whether a rank has written since; that is not known without samples, and then there is no hang."""
     since = [[sample for sample in series if sample.time > event.fields["time"]] for series in nodes.values()]
     return not any(since) or any(_lines(series[0]) < _lines(series[-1]) for series in since if series)
 
