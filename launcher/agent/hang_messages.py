@@ -16,6 +16,13 @@ class Act(TypedDict):
     """Whether the run ends even if restarts are left."""
 
 
+class Stuck(TypedDict, total=False):
+    """Of an exited worker that SIGKILL has not ended: it was given up."""
+
+    stuck: str
+    """In the kernel's words, where it is."""
+
+
 class GroupToAgent(TypedDict, total=False):
     """Identified by `stacks_asked`, `samples` or `act`."""
 

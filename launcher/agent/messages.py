@@ -121,14 +121,14 @@ class _Named(TypedDict):
     pid: int
 
 
-class StartedWorker(_Named, total=False):
+class StartedWorker(_Named, hang_messages.Stuck, total=False):
     """A worker that was forked."""
 
     cpus: str
 
 
 class ExitedWorker(StartedWorker):
-    """A worker that was reaped."""
+    """A worker that was reaped, or given up."""
 
     code: int
     """Its exit code; if negative, the signal that ended it."""

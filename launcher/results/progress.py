@@ -21,7 +21,7 @@ class Progress(TypedDict):
     """Steps per second in the last minutes, the median of the ranks; null before two of them."""
 
     eta_s: float | None
-    """Seconds to the last step at that rate; null if that is not known, or the run has ended."""
+    """Seconds to the last step at that rate; null if that is not known, or is over, or the run has ended."""
 
     ranks: int
     """How many ranks tell their progress."""
@@ -33,13 +33,14 @@ class Progress(TypedDict):
 class Finding(TypedDict):
     """A rank or host that differs from the others by more than is usual for them."""
 
-    kind: Literal["slow", "busy", "idle_gpu"]
-    """`slow`: it takes longer for a step; `busy`: it computes while the others wait; `idle_gpu`: its GPU does less."""
+    kind: Literal["slow", "busy", "idle_gpu", "hang"]
+    """`slow`: it takes longer for a step; `busy`: it computes while the others wait; `idle_gpu`: its GPU does less;
+    `hang`: the run hangs, and waits for it."""
 
     node: int
     host: str
     rank: int | None
-    """Null if all ranks of the host are like this."""
+    """Null if all ranks of the host are like this. Of a hang the first odd rank; null if that cannot be told."""
 
     message: str
     source: str

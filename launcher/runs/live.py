@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.agent.protocol import Event
 from launcher.runs import progress, status, stragglers
+from launcher.runs.hanging import Hanging
 from launcher.runs.live_ranks import LiveRank, LiveRanks
 from launcher.runs.samples import NodeSample, RankSample, Series
 
@@ -37,6 +38,7 @@ class Live:
         self._report = status.report_of(run)
         self.ranks = LiveRanks()
         self._series: dict[int, Series] = {}
+        self._hanging = Hanging()
         self._heard: dict[int, float] = {}
         self._liveness: Liveness | None = None
         self._watched: Watched = {"progress": None, "findings": []}
@@ -52,6 +54,8 @@ class Live:
         for record in records:
             self.ranks.add(node, record, now)
             self._report.add(node, record)
+            if isinstance(record, Event):
+                self._hanging.add(node, record)
             if isinstance(record, Event) and record.name == "sample":
                 self._series.setdefault(node, Series(_KEPT)).add(record)
                 self._news = True
@@ -88,10 +92,12 @@ class Live:
 
     def _watch(self, *, ended: bool) -> Watched:
         nodes = {node: series.samples for node, series in self._series.items()}
-        return {
+        hosts = [node.host for node in self._report.nodes]
+        found: Watched = {
             "progress": progress.of_run(nodes, ended=ended),
-            "findings": [] if ended else stragglers.find(nodes, [node.host for node in self._report.nodes]),
+            "findings": [] if ended else stragglers.find(nodes, hosts),
         }
+        return found if ended else self._hanging.added_to(found, nodes, hosts)
 
     def _silent_s(self, report: NodeReport, now: float) -> float | None:
         if report.node in self._heard:

@@ -54,7 +54,8 @@ def of_run(nodes: Mapping[int, Sequence[NodeSample]], *, ended: bool, now: float
     left = None
     if steps is not None and rate and not ended:
         passed = max(0.0, (time.time() if now is None else now) - last)
-        left = round(max(0.0, (steps - step) / rate - passed), 1)
+        left = round((steps - step) / rate - passed, 1)
+        left = max(0.0, left) if left > 0 or step >= steps else None  # it is late: by how much is not known
     loss = next((rank.loss for rank, _ in told if rank.loss is not None), None)
     return {
         "step": step,

@@ -1,4 +1,4 @@
-"""What the streams of a run tell beside its state, each of them read once: samples, use, links."""
+"""What the streams of a run tell beside its state, each of them read once: samples, hangs, use, links."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from launcher.agent.protocol import Event
 from launcher.errors import StorageError
 from launcher.runs import links, status, usage
+from launcher.runs.hanging import Hanging
 from launcher.runs.reader import StreamReader
 from launcher.runs.usage import NodeUsage
 from launcher.system import input_file
@@ -61,6 +62,8 @@ class Told:
     whole: bool
     """Whether the streams were read in full."""
 
+    hanging: Hanging = field(default_factory=Hanging)
+
     def samples(self) -> dict[int, list[NodeSample]]:
         """The latest samples of the nodes that have sent some, by node."""
         return {node: [*told.samples] for node, told in enumerate(self.nodes) if told.samples}
@@ -90,6 +93,8 @@ def read(run: Run) -> Told:
                 told.keep(block)
                 for record in reader.feed(block):
                     told.take(record)
+                    if isinstance(record, Event):
+                        found.hanging.add(node, record)
         found.nodes.append(told)
     return found
 

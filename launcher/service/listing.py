@@ -74,7 +74,7 @@ def whole(run: Run, state: RunState) -> Status:
         "command": list(run.command),
         "cwd": run.cwd,
         "created": run.created or None,
-        **watched.by(told.samples(), state),
+        **watched.by(told.samples(), told.hanging, state),
         "usage": told.usage(state),
         "links": told.links(),
         **state,

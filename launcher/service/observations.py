@@ -53,7 +53,7 @@ def _lost(state: RunState) -> Iterator[Observation]:
 
 
 def _stragglers(odd: Sequence[Finding]) -> Iterator[Observation]:
-    for one in odd:
+    for one in (each for each in odd if each["kind"] != "hang"):  # `of_hangs` has those
         title = {"slow": "A straggler", "busy": "Others may wait", "idle_gpu": "A GPU does less"}[one["kind"]]
         where = f"{one['host']} (node {one['node']})"
         yield {"level": "notice", "title": title, "detail": f"{where}: {one['message']}", "nodes": [one["node"]]}

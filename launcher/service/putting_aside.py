@@ -44,7 +44,7 @@ def _look(run: Run, cluster: str, hosts: Mapping[int, str]) -> None:
     shared = Counter(hosts.values())
     names = [hosts.get(node, "") for node in range(len(run.hosts))]
     found = [one for one in slow_hosts.read(run, names) if one["host"] and shared[one["host"]] == 1]
-    kept = found[: _most(run, cluster)] if found else []
+    kept = found[: _most(run, cluster, {*shared})] if found else []
     reasons = {one["host"]: f"slow in {run.id}: {one['message']}" for one in kept}
     storage.write_whole(run.path / _NOTE, storage.encode_json(reasons))
     if reasons:
@@ -52,15 +52,19 @@ def _look(run: Run, cluster: str, hosts: Mapping[int, str]) -> None:
     for one in kept:
         back = f"distlaunch doctor --on {cluster} --release {one['host']}"
         output.warn(f"{one['host']} is in {cluster}'s quarantine from now on: {one['message']}; to undo it: {back}")
+    few = f"for another run of this size, `distlaunch hosts --on {cluster}` shows too few hosts"
     for one in found[len(kept) :]:
-        output.warn(f"{one['host']} was slow, and is not put into quarantine, as too few hosts would be left")
+        output.warn(f"{one['host']} was slow, and is not put into quarantine: {few}")
 
 
-def _most(run: Run, cluster: str) -> int:
+def _most(run: Run, cluster: str, used: set[str]) -> int:
     """How many may be put aside, so that a run of this size still finds its hosts. Raises `LaunchError`."""
     from launcher.service import cluster as clusters
 
-    usable = [host for host in clusters.hosts(cluster) if host["problem"] is None and host["quarantine"] is None]
+    hosts = clusters.hosts(cluster)
+    gpus = min((host["gpus_total"] or 0 for host in hosts if host["host"] in used), default=0)
+    sound = [host for host in hosts if host["problem"] is None and host["quarantine"] is None]
+    usable = [host for host in sound if (host["gpus_total"] or 0) >= gpus]
     return max(0, min(len(usable) - len(run.hosts), max(1, len(run.hosts) // _ONE_IN)))
 
 

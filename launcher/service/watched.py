@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from launcher.agent.protocol import Event
 from launcher.errors import StorageError
 from launcher.runs import progress, samples, status, stragglers
+from launcher.runs.hanging import Hanging
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,23 +26,26 @@ def of(run: Run, state: RunState) -> Watched:
     if run.tasks or run.private or not state["nodes"]:
         return {"progress": None, "findings": []}
     nodes: dict[int, Sequence[NodeSample]] = {}
+    hanging = Hanging()
     for node in range(len(run.hosts)):
         series = samples.Series(_KEPT)
         try:
             for record in status.ends(run.stream_path(node)):
                 if isinstance(record, Event):
                     series.add(record)
+                    hanging.add(node, record)
         except StorageError:
             continue
         if series.samples:
             nodes[node] = series.samples
-    return by(nodes, state)
+    return by(nodes, hanging, state)
 
 
-def by(nodes: Mapping[int, Sequence[NodeSample]], state: RunState) -> Watched:
-    """From these samples of its nodes."""
+def by(nodes: Mapping[int, Sequence[NodeSample]], hanging: Hanging, state: RunState) -> Watched:
+    """From these samples of its nodes, and the hang that they have reported."""
     ended, hosts = state["exit_code"] is not None, [node.get("host", "") for node in state["nodes"]]
-    return {
+    found: Watched = {
         "progress": progress.of_run(nodes, ended=ended),
         "findings": [] if ended else stragglers.find(nodes, hosts),
     }
+    return found if ended else hanging.added_to(found, nodes, hosts)

@@ -6,15 +6,16 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from testbed.hosts import Host
     from tests.command import Cli
 
 LIMIT_S = 90
@@ -82,18 +83,34 @@ class DeadFile(NamedTuple):
 
 
 @contextmanager
-def dead_files(directory: Path) -> Iterator[DeadFile]:
-    """A file there, on a file system whose server does not answer."""
+def dead_files(directory: Path, hosts: Sequence[Host] = ()) -> Iterator[DeadFile]:
+    """A file there, on a file system whose server does not answer; hosts of a testbed have mounts of their own."""
     if os.getuid() or not os.path.exists("/dev/fuse"):
         pytest.skip("only root can mount a FUSE file system")
     directory.mkdir()
-    server = Path(__file__).with_name("dead_fuse.py")
-    with subprocess.Popen([sys.executable, server, directory], stdout=subprocess.PIPE) as process:
-        assert process.stdout
-        assert process.stdout.readline() == b"mounted\n"
-        yield DeadFile(str(directory / "file"), process.kill)
-        process.kill()  # ends all waits for it
-    subprocess.run(["umount", "--lazy", directory], check=True)
+    with ExitStack() as cleanup:
+        servers = [cleanup.enter_context(dead_server(directory, host)) for host in hosts or (None,)]
+
+        def end() -> None:
+            for server in servers:
+                server.kill()
+
+        yield DeadFile(str(directory / "file"), end)
+
+
+@contextmanager
+def dead_server(directory: Path, host: Host | None) -> Iterator[subprocess.Popen[bytes]]:
+    """Such a file system, mounted on a host or on this machine. Its end ends all waits for it."""
+    argv = (sys.executable, str(Path(__file__).with_name("dead_fuse.py")), str(directory))
+    with (host.popen if host else subprocess.Popen)(argv, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == b"mounted\n"
+            yield process
+        finally:
+            process.kill()
+            unmount = ("umount", "--lazy", str(directory))
+            subprocess.run(host.argv(*unmount, cwd="/") if host else unmount, check=True, timeout=LIMIT_S)
 
 
 @pytest.fixture

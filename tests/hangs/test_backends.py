@@ -2,47 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from testbed import wait_until
 from tests.frameworks.conftest import in_pods, local, on_slurm, over_ssh
+from tests.hangs.conftest import SCRIPT, dead_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from testbed.hosts import Host
     from tests.frameworks.place import Place
 
 __all__ = ["in_pods", "local", "on_slurm", "over_ssh"]
-pytestmark = [pytest.mark.timeout(600)]
-
-SCRIPT = """
-import os, signal, sys, threading, time
-
-def meet():
-    threading.Event().wait(3600)
-
-def asleep():
-    time.sleep(3600)
-
-def stopped():
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-def reads():
-    os.read(os.pipe()[0], 1)
-
-print("ready", flush=True)
-(globals()[sys.argv[1]] if os.environ["RANK"] == "3" else meet)()
-"""
+pytestmark = [pytest.mark.timeout(600), pytest.mark.torch]
 
 DOES = {
-    "asleep": r"is in time\.sleep\(\) \(odd\.py:8\)",
     "stopped": r"does not answer: T \(stopped\)",
-    "reads": r"is in reads \(odd\.py:14: os\.read\(os\.pipe\(\)\[0\], 1\)\)",
+    "asleep": r"is in time\.sleep\(\) \(hang\.py:9\)",
+    "left out": r"is in (?:time\.sleep\(\)|odd) \(hang\.py:1[12].*?\)",
+    "reads": r"does not answer: D \(disk sleep\), read of \S+/dead/file, in \w+.*",
 }
+WAIT = "wait in all_reduce (hang.py:23)"
 
 
 @pytest.fixture(
@@ -56,9 +43,9 @@ DOES = {
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     """Two nodes of a cluster; its runs are ended."""
     found: Place = request.getfixturevalue(request.param)
-    found.work.joinpath("odd.py").write_text(SCRIPT)
+    found.work.joinpath("hang.py").write_text(SCRIPT)
     yield found
-    for path in found.cli.runs.glob("odd-*"):
+    for path in found.cli.runs.glob("hang-*"):
         found.other("cancel", "--force", path.name)
 
 
@@ -69,7 +56,7 @@ def start(place: Place, how: str, *options: str) -> str:
         words.append(f"--python={sys.executable}")
     if place.mounts:
         words.append(f"--volume=hostpath:{place.work}:{place.work}")
-    done = place.other(place.backend, *place.where, *words, "odd.py", how)
+    done = place.other(place.backend, *place.where, *words, "--env=OMP_NUM_THREADS=1", "hang.py", how)
     assert done.exit_code == 0, done.stderr
     return done.stdout.split()[-1]
 
@@ -81,31 +68,66 @@ def groups(place: Place, run: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_each_hang_is_shown_with_its_host_and_line_or_state(place: Place) -> None:
-    for how, pattern in DOES.items():
-        run = start(place, how)
+def hangs(place: Place, run: str) -> list[str]:
+    """What the watchdog has reported."""
+    done = place.other("report", run, "--format", "json", "-o", "-")
+    assert done.exit_code == 0, done.stderr
+    return [each["message"] for each in json.loads(done.stdout)["stacks"] if each["reason"] == "hang"]
 
-        def seen(run: str = run) -> list[tuple[list[int], str, list[int]]]:
-            return [(each["ranks"], each["summary"], each["nodes"]) for each in groups(place, run)]
 
-        def is_right(pattern: str = pattern) -> bool:
-            found = seen()
-            return (
-                [ranks for ranks, _, _ in found] == [[0, 1, 2], [3]]
-                and re.fullmatch(pattern, found[1][1]) is not None
-                and found[1][2] == [1]
-            )
+@pytest.fixture
+def hosts(request: pytest.FixtureRequest, place: Place) -> Sequence[Host]:
+    """The hosts of that cluster; none of this machine."""
+    if place.backend == "k8s":
+        return [node.host for node in request.getfixturevalue("kube_nodes").nodes]
+    name = {"slurm": "slurm", "ansible": "ssh_hosts"}.get(place.backend)
+    found: Sequence[Host] = request.getfixturevalue(name).hosts if name else ()
+    return found
 
-        wait_until(f"the stacks of a rank that is {how}", is_right, limit_s=120, progress=seen)
+
+@contextmanager
+def argument(place: Place, how: str, hosts: Sequence[Host]) -> Iterator[str]:
+    """What the script gets: the kind of the hang, or a file that can be opened, and not read."""
+    if how != "reads":
+        yield how
+        return
+    with dead_files(place.work / "dead", hosts) as dead:
+        yield dead.path
+        dead.end()  # no signal ends the rank's wait
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("how", DOES)
+def test_each_hang_is_shown_with_its_host_and_line_or_state(place: Place, hosts: Sequence[Host], how: str) -> None:
+    """By `stacks`, and by the watchdog within a minute after its limit."""
+    with argument(place, how, hosts) as given:
+        run = start(place, given, "--hang-after=3s")
+        wait_until("all ranks", lambda: place.other("logs", run).stdout.count("ready") == 4, limit_s=120)
+
+        def reported() -> list[str]:
+            return hangs(place, run)
+
+        wait_until(f"the report of a rank that is {how}", reported, limit_s=60)
+        found = [(each["ranks"], each["summary"], each["nodes"]) for each in groups(place, run)]
+        assert [(ranks, nodes) for ranks, _, nodes in found] == [([0, 1, 2], [0, 1]), ([3], [1])]
+        assert (found[0][1], bool(re.fullmatch(DOES[how], found[1][1]))) == (WAIT, True), found
+        (message, *_) = reported()
+        assert re.search(rf"rank 3 \(\S+\) {DOES[how]}; ranks 0, 1, 2 {re.escape(WAIT)}", message)
         assert place.other("status", run, "--output", "json").json["result"]["state"] == "running"
-        place.other("cancel", "--force", run)
 
 
-def test_the_watchdog_ends_the_run_with_the_odd_rank_as_its_cause(place: Place) -> None:
-    run = start(place, "asleep", "--hang-after=3s", "--on-hang=end", "--grace=2s")
+@pytest.mark.rotating
+@pytest.mark.parametrize("how", ["asleep", "reads"])
+def test_the_watchdog_ends_the_run_with_the_odd_rank_as_its_cause(
+    place: Place, hosts: Sequence[Host], how: str
+) -> None:
+    """Also if no signal ends that rank."""
+    with argument(place, how, hosts) as given:
+        run = start(place, given, "--hang-after=3s", "--on-hang=end", "--grace=2s")
 
-    place.other("wait", run)
+        place.other("wait", run)
 
-    cause = place.other("status", run, "--output", "json").json["result"]["cause"]
-    assert (cause["class"], cause["rank"]) == ("no_progress", 3), cause
-    assert re.search(r"rank 3 \(\S+\) is in time\.sleep\(\) \(odd\.py:8\); ranks 0, 1, 2 are in", cause["message"])
+        result = place.other("status", run, "--output", "json").json["result"]
+        cause = result["cause"]
+        assert (result["state"], cause["class"], cause["rank"]) == ("failed", "no_progress", 3), cause
+        assert re.search(rf"rank 3 \(\S+\) {DOES[how]}; ranks 0, 1, 2 {re.escape(WAIT)}", cause["message"])

@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from testbed import wait_until
+from tests.frameworks.conftest import in_pods
+from tests.hangs.conftest import LIMIT_S
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.command import Cli
+    from tests.frameworks.place import Place
 
+__all__ = ["in_pods"]
 SPY = Path(sys.executable).with_name("py-spy")
 SCRIPT = """
 import ctypes, os, signal, sys, threading, time
@@ -68,6 +74,27 @@ def test_all_threads_of_a_spawned_worker_are_shown(spied: Callable[..., dict[str
 
 def test_a_spawned_worker_in_native_code_is_shown(spied: Callable[..., dict[str, Any]]) -> None:
     assert places(spied("native")["frames"]) == [("native", 11), ("<module>", 18)]
+
+
+@pytest.mark.k8s
+def test_a_spawned_worker_in_a_pod_is_shown(in_pods: Place) -> None:
+    """By the py-spy of its image, without more rights than a container has."""
+    in_pods.work.joinpath("spawned.py").write_text(SCRIPT)
+    words = [
+        "--nproc-per-node=1",
+        "--start-method=spawn",
+        "--detach",
+        f"--volume=hostpath:{in_pods.work}:{in_pods.work}",
+    ]
+    done = in_pods.other("k8s", *in_pods.where, *words, "spawned.py", "native")
+    assert done.exit_code == 0, done.stderr
+    run = done.stdout.strip()
+    wait_until("the worker", lambda: "ready" in in_pods.other("logs", run).stdout, limit_s=LIMIT_S)
+
+    (group,) = in_pods.other("stacks", run, "--output", "json").json["result"]["groups"]
+
+    assert places(group["frames"]) == [("native", 11), ("<module>", 18)], group
+    in_pods.other("cancel", "--force", run)
 
 
 def test_a_stopped_one_is_shown_as_stopped(spied: Callable[..., dict[str, Any]]) -> None:

@@ -63,6 +63,23 @@ def test_a_rank_in_a_dead_file_system_is_named(distlaunch: Cli, hang: str, dead_
     assert re.search(does, cause["message"]), cause["message"]
 
 
+READS = "import sys\nopen(sys.argv[1]).read()\n"
+
+
+def test_no_worker_is_started_again_beside_one_that_no_signal_ends(distlaunch: Cli, dead_file: DeadFile) -> None:
+    script = str(distlaunch.write("reads.py", READS))
+
+    run = distlaunch(
+        "local", "--hang-after=2s", "--on-hang=restart", "--max-restarts=3", "--grace=1s", "--output=json",
+        script, dead_file.path,
+    )  # fmt: skip
+
+    cause = run.json["result"]["cause"]
+    assert (run.exit_code, cause["class"]) == (1, "node")
+    stuck = rf"rank 0 \(pid \d+\) has survived SIGKILL: D \(disk sleep\), \w+ of {re.escape(dead_file.path)}, in "
+    assert re.match(stuck, cause["message"]), cause["message"]
+
+
 RECOVERS = """
 import os, sys, time
 import torch, torch.distributed as dist

@@ -10,8 +10,15 @@ import sys
 from typing import Any, Dict
 
 _MEMORY_BYTES = 4 << 30
-_START = "import sys; sys.path[0] = sys.argv[1]; import importlib; importlib.import_module(sys.argv[2]).main()"
-"""Nothing is imported from the working directory, whose files may be anybody's."""
+_START = """\
+import importlib, os, sys
+name, *places = sys.argv[1:]
+package = name.partition(".")[0]
+sys.path[0] = os.path.dirname(places[0])
+importlib.import_module(package).__path__[:] = places
+importlib.import_module(name).main()
+"""
+"""Nothing is imported from the working directory, whose files may be anybody's. A pod's agent is several archives."""
 
 READ, ANALYSE = "read", "analyse"
 
@@ -22,10 +29,8 @@ class FailedError(Exception):
 
 def ask(request: Dict[str, Any], limit_s: float) -> Dict[str, Any]:
     """The answer to a request of the form `{"do": READ or ANALYSE, ...}`; raises `FailedError`."""
-    root = os.path.abspath(__file__)
-    for _ in __name__.split("."):
-        root = os.path.dirname(root)
-    argv = [sys.executable, "-c", _START, root, __name__]
+    places = map(os.path.abspath, sys.modules[__name__.partition(".")[0]].__path__)
+    argv = [sys.executable, "-c", _START, __name__, *places]
     try:
         done = subprocess.run(
             argv, input=json.dumps(request).encode(), capture_output=True, timeout=limit_s, check=False

@@ -47,6 +47,11 @@ class Recorder(NamedTuple):
     since: float
     """When the round began, in unix seconds."""
 
+    def below(self, directory: str) -> Recorder:
+        """The same with names that do not depend on the directory of the process, where the workers' is this one."""
+        prefix, pipe = (name and os.path.join(directory, name) for name in (self.prefix, self.pipe))
+        return self._replace(prefix=prefix, pipe=pipe)
+
 
 def numbers(text: str) -> Tuple[int, ...]:
     """`2.15.0+cu130` as (2, 15); empty if it is no version."""

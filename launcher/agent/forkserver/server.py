@@ -76,7 +76,8 @@ class ForkServer:
         for fd in (agent.fileno(), group.fileno(), woken):
             self.poll.register(fd, select.POLLIN)
         while True:
-            ready = {fd for fd, _ in self.poll.poll()}
+            ready = {fd for fd, _ in self.poll.poll(self.workers.killed.patience_ms())}
+            self.workers.give_up()
             if woken in ready:
                 self._awake()
             if self.stores.present.fd in ready:
@@ -122,7 +123,8 @@ class ForkServer:
                 self._serve_workers_store()
         elif "sweep" in message:
             self.stores.last.end()
-            processes.sweep(keep={self.group.pid, self.stores.present.pid, *self.workers.pids()})
+            mine = {self.group.pid, self.stores.present.pid}
+            processes.sweep(keep={*mine, *self.workers.pids(), *self.workers.killed.left})
             self.group.channel.send({"swept": True})
         return None
 
@@ -156,13 +158,13 @@ class ForkServer:
 
     def _quit(self) -> NoReturn:
         self.stores.end()
-        processes.sweep(patience_s=0.2)
+        processes.sweep(keep=self.workers.killed.left, patience_s=0.2)
         os._exit(0)
 
     def _agent_is_gone(self) -> NoReturn:
         """End everything; the worker group's process comes last, as it notifies the other nodes."""
         self.stores.end()
-        processes.sweep(keep={self.group.pid}, patience_s=0.2)
+        processes.sweep(keep={self.group.pid, *self.workers.killed.left}, patience_s=0.2)
         self.group.wait()
         scratch.remove(self.setup.scratch)
         self._quit()

@@ -11,9 +11,13 @@ from ..system import processes
 from . import notes, streams
 from .agent import Agent
 from .child import Task
+from .unkillable import Killed
 
 if TYPE_CHECKING:
+    from ..hang_messages import Stuck
     from ..messages import ExitedWorker, ServerGroup, Signal, StartedWorker, WorkerRequest
+
+_ENDED: Stuck = {}
 
 
 class Workers:
@@ -33,6 +37,8 @@ class Workers:
         self._by_pid: Dict[int, StartedWorker] = {}
         self._marked: Set[int] = set()
         """Workers that count as ended by distlaunch when they exit."""
+
+        self.killed = Killed()
 
     def pids(self) -> List[int]:
         """The pids of all workers."""
@@ -76,6 +82,8 @@ class Workers:
                 continue
             if mark:
                 self._marked.add(pid)
+            if number == signal.SIGKILL:
+                self.killed.sent(pid)
             if rank is None:
                 os.kill(pid, number)
             else:
@@ -93,10 +101,19 @@ class Workers:
 
     def reaped(self, pid: int, code: int) -> None:
         """Report the exit of a process if it is a worker."""
+        self.killed.reaped(pid)
+        self._exited(pid, code)
+
+    def give_up(self) -> None:
+        """Report workers that do not end after SIGKILL as if they had."""
+        for pid, words in self.killed.given_up():
+            self._exited(pid, -signal.SIGKILL, {"stuck": words})
+
+    def _exited(self, pid: int, code: int, more: Stuck = _ENDED) -> None:
         about = self._by_pid.pop(pid, None)
         if about is None:
             return
-        ended: ExitedWorker = {**about, "code": code, "stopped": pid in self._marked, "time": time.time()}
+        ended: ExitedWorker = {**about, "code": code, "stopped": pid in self._marked, "time": time.time(), **more}
         self._marked.discard(pid)
         self._agent.channel.send({"exited": ended})
         self._group.send({"exited": ended})

@@ -42,7 +42,7 @@ def begin_round(job: Job, nodes: Nodes, contract: Contract, scratch: str, first_
         where = os.path.join(job.directory, "nodes", str(nodes.node_rank), "flight", f"{job.attempt}-{nodes.round}")
         version = recorder.numbers(version_of("torch"))
         found, hangs.recorders = recorder.switched_on(os.environ, version, where, scratch, nodes.round)
-    hangs.recorder = found and found._replace(role=job.role, first_rank=first_rank)
+    hangs.recorder = found and found.below(job.cwd)._replace(role=job.role, first_rank=first_rank)
 
 
 class Told:

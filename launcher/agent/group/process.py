@@ -18,11 +18,10 @@ from ..store.interface import GoneError, Known, Store, StoreError
 from ..store.server import Server
 from ..system import threads
 from .agent_link import AgentLink
-from .errors import NotNeededError, RendezvousError, StopRequestedError, UnknownTorchError
+from .errors import NotNeededError, PeerEndedError, RendezvousError, StopRequestedError, UnknownTorchError
 from .rendezvous import OVER, FixedNodes, connect, node_0_is_there
 from .whole import END, goes_on_without
 from .witness import Witness
-from .workers import PeerEndedError
 
 if TYPE_CHECKING:
     from ..messages import GroupAgent, GroupServer, Result, ServerSetup, Verdict

@@ -13,8 +13,9 @@ from ..job import Job
 from ..ranks import Group, Ranks, ranks_of
 from ..roles import IGNORE
 from .agent_link import AgentLink
+from .errors import PeerEndedError
 from .rendezvous import FixedNodes
-from .workers import MONITOR_S, PeerEndedError, Workers
+from .workers import MONITOR_S, Workers
 
 if TYPE_CHECKING:
     from ..messages import Cause, GroupServer

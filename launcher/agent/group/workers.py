@@ -14,7 +14,7 @@ from ..ranks import Group, Ranks
 from ..starter import Starter
 from ..store.interface import StoreError
 from .agent_link import AgentLink
-from .errors import StopRequestedError
+from .errors import PeerEndedError, StopRequestedError
 from .late import LateRanks
 from .nodes import Nodes
 from .requests import Requests
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         GroupServer,
         ServerToGroup,
         StartedWorker,
-        Verdict,
     )
 
 MONITOR_S = 0.1
@@ -49,14 +48,6 @@ _DEBUGGED, _LEFT = "debugged", "debugger left"
 
 _TOLD = "flight/told"
 """A counter there, too: how many nodes know what the flight recorders tell."""
-
-
-class PeerEndedError(Exception):
-    """Another node ended the run."""
-
-    def __init__(self, verdict: Verdict) -> None:
-        super().__init__(verdict.get("message", verdict["kind"]))
-        self.verdict = verdict
 
 
 class Workers:
@@ -88,6 +79,10 @@ class Workers:
 
     def begin_round(self, group: Group, workers: List[Ranks], peers: Sequence[Dict[str, Any]] = ()) -> None:
         """Prepare a round, and report it to the agent. `peers`: what each node has offered."""
+        if self.exited:
+            from . import stuck  # few runs are restarted
+
+            stuck.look(self._nodes, self.exited.values())
         self._world = workers[0].world_size
         role = {**self._role(), "all_nodes": self._job.max_nodes} if self._job.roles else {}
         serves = self.requests.contract.serves

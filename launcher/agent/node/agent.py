@@ -195,7 +195,7 @@ class Node:
 
     def _end_processes(self) -> None:
         """End all child processes, then read what is left in the pipes."""
-        left = self.server.end(at_once=not self.workers)
+        left = self.server.end(at_once=not self.workers, keep=self.workers.stuck)
         for _ in range(_STDERR_BLOCKS):
             self.stderr.write(self.server.said() or b"")
         self.workers.output.finish()

@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Dict, List, Optional, Union
+from typing import TYPE_CHECKING, Collection, Dict, List, Optional, Union
 
 from ..channel import Channel
 from ..job import Job
@@ -123,8 +123,11 @@ class ServerProcess:
         """Wait for its exit code."""
         return self._process.wait() if self._process else 0
 
-    def end(self, *, at_once: bool) -> List[int]:
-        """End it and all other descendants, `at_once` if there is nothing to shut down. Returns surviving pids."""
+    def end(self, *, at_once: bool, keep: Collection[int] = ()) -> List[int]:
+        """End it and all other descendants, `at_once` if there is nothing to shut down. Returns surviving pids.
+
+        `keep`: processes that nothing ends.
+        """
         import subprocess
 
         if self._moved is not None:
@@ -138,9 +141,9 @@ class ServerProcess:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        left = processes.sweep(patience_s=0.0)
+        left = processes.sweep(keep, patience_s=0.0)
         if self.cgroup is not None:
-            cgroup.remove(self.cgroup)
+            cgroup.remove(self.cgroup, keep)
         return left
 
 

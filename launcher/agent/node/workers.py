@@ -30,6 +30,9 @@ class Workers:
     def __init__(self, out: Writer, output: Output) -> None:
         self.output = output
         self.round = -1
+        self.stuck: List[int] = []
+        """The pids of those that are left behind, as no signal ends them."""
+
         self._out = out
         self._by_pid: Dict[int, Worker] = {}
 
@@ -66,6 +69,10 @@ class Workers:
         how = {"signal": cause.signal_name(-code)} if code < 0 else {"exit_code": code}
         fields = {key: about[key] for key in ("rank", "local_rank", "pid", "round", "stopped")}
         self._out.event("worker_exited", **fields, **how)
+        if "stuck" in about:
+            self.stuck.append(about["pid"])
+            who = f"rank {about['rank']} (pid {about['pid']})"
+            self._out.event("warning", message=f"{who} has survived SIGKILL, and is left behind: {about['stuck']}")
 
     def killed(self) -> None:
         """Record that the kernel killed all workers when the fork server exited."""

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from typing import List, Optional
+from typing import Collection, List, Optional
 
 from .processes import start_ticks
 
@@ -106,10 +106,10 @@ def members(path: str) -> List[int]:
         return []
 
 
-def remove(path: str) -> None:
-    """Kill all processes in the cgroup, wait a few seconds for them to exit, and remove the cgroup."""
+def remove(path: str, keep: Collection[int] = ()) -> None:
+    """Kill all processes in the cgroup, wait a few seconds for those not in `keep` to exit, and remove the cgroup."""
     limit = time.monotonic() + _EMPTY_S
-    while members(path) and time.monotonic() < limit:
+    while {*members(path)} - {*keep} and time.monotonic() < limit:
         try:
             with open(os.path.join(path, "cgroup.kill"), "w", encoding="ascii") as file:  # Linux 5.14
                 file.write("1")

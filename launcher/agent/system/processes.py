@@ -177,6 +177,12 @@ def kill_tree(pid: int, ticks: int) -> None:
         time.sleep(0.01)
 
 
+def kill_below(pid: int) -> None:
+    """Kill all descendants of that process, once."""
+    for child, began in below(pid):
+        _kill(child, began)
+
+
 def _kill(pid: int, ticks: int) -> None:
     with contextlib.suppress(OSError):  # it has exited, or runs as another user
         if start_ticks(pid) == ticks:

@@ -182,7 +182,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         """The cluster's nodes, as far as this user may list them."""
         from launcher.backends.kubernetes import nodes
 
-        return nodes.found(self._cluster(), self.opts.gpu_resource)
+        return nodes.found(self._cluster(), self.opts)
 
     def outlook(self, spec: JobSpec, gpus: int | None) -> Outlook:  # noqa: ARG002 - it has an option for GPUs
         """By what its pods leave of its nodes, and by Kueue's queue."""

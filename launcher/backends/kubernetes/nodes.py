@@ -13,24 +13,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from launcher.backends.kubernetes.api import Cluster
+    from launcher.backends.kubernetes.options import KubernetesOptions
     from launcher.results.cluster import Lease, SurveyedHost
     from launcher.results.run import ClusterRun
 
 T = TypeVar("T")
 
+_HARD = ("NoSchedule", "NoExecute")
+
 _LIVE = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!="}
 
 
-def found(cluster: Cluster, gpu_resource: str) -> list[SurveyedHost]:
+def found(cluster: Cluster, opts: KubernetesOptions) -> list[SurveyedHost]:
     """All nodes, or if this user may not list them those of the namespace's runs."""
     runs = owners.runs(cluster)
+    resource = opts.gpu_resource
     own = f"/api/v1/namespaces/{cluster.namespace}/pods"
     try:
         leases = _leases(runs, api.collect(cluster, own, {**_LIVE, "labelSelector": RUN_LABEL}, _run)[0])
-        nodes = _allowed(cluster, "/api/v1/nodes", {}, lambda item: _node(item, gpu_resource))
-        pods = (
-            None if nodes is None else _allowed(cluster, "/api/v1/pods", _LIVE, lambda item: _gpus(item, gpu_resource))
-        )
+        nodes = _allowed(cluster, "/api/v1/nodes", {}, lambda item: _node(item, opts))
+        pods = None if nodes is None else _allowed(cluster, "/api/v1/pods", _LIVE, lambda item: _gpus(item, resource))
     except (api.ApiError, api.UnreachableError) as error:
         raise api.explained(error, cluster, "to list the hosts") from error
     if nodes is None:
@@ -90,16 +92,37 @@ def requests(spec: Mapping[str, Any]) -> dict[str, float]:
     return total
 
 
-def _node(item: dict[str, Any], gpu_resource: str) -> SurveyedHost:
+def taints(item: Mapping[str, Any]) -> list[dict[str, str]]:
+    """A node's taints that keep pods out."""
+    return [taint for taint in (item.get("spec") or {}).get("taints") or () if taint.get("effect") in _HARD]
+
+
+def not_tolerated(found: Iterable[Mapping[str, str]], opts: KubernetesOptions) -> list[Mapping[str, str]]:
+    """Those of these taints that keep the pods of a run with these options out."""
+    tolerated = [{"key": opts.gpu_resource}, *words.tolerations(opts.toleration)]  # clusters add the first one
+    return [taint for taint in found if not any(_tolerates(each, taint) for each in tolerated)]
+
+
+def _tolerates(toleration: Mapping[str, str], taint: Mapping[str, str]) -> bool:
+    return (
+        toleration["key"] == taint["key"]
+        and toleration.get("value", taint.get("value", "")) == taint.get("value", "")
+        and toleration.get("effect", taint["effect"]) == taint["effect"]
+    )
+
+
+def _node(item: dict[str, Any], opts: KubernetesOptions) -> SurveyedHost:
     status, name = item.get("status") or {}, str(item["metadata"]["name"])
     ready: dict[str, Any] = next((each for each in status.get("conditions") or () if each.get("type") == "Ready"), {})
     state = {"True": "ready", "False": "not ready"}.get(str(ready.get("status")), "unknown")
     why = None if state == "ready" else str(ready.get("message") or ready.get("reason") or "it reports nothing")
     if (item.get("spec") or {}).get("unschedulable"):
         state, why = f"{state}, cordoned", why or "cordoned: it takes no more pods"
+    elif state == "ready" and (kept_out := not_tolerated(taints(item), opts)):
+        state, why = "ready, tainted", f"tainted {kept_out[0]['key']}: only for pods that tolerate it (--toleration)"
     room = status.get("allocatable") or {}
     return _host(
-        name, state, why, int(words.amount(room.get("cpu") or "0")), int(words.amount(room.get(gpu_resource, "0")))
+        name, state, why, int(words.amount(room.get("cpu") or "0")), int(words.amount(room.get(opts.gpu_resource, "0")))
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.backends._outlook import Outlook, by_free, nothing, unknown
 from launcher.backends.kubernetes import api, parts, pod, words
-from launcher.backends.kubernetes.nodes import requests
+from launcher.backends.kubernetes.nodes import not_tolerated, requests, taints
 from launcher.backends.kubernetes.pod import RUN_LABEL
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ _QUEUE = "/apis/kueue.x-k8s.io/v1beta1/namespaces/{}/localqueues/{}"
 _TINY = 1e-6
 """Sums of fractions of a CPU are not exact."""
 
-_HARD = ("NoSchedule", "NoExecute")
 _EVERYWHERE = ("DaemonSet", "Node")
 """Owners of pods that a node always has."""
 
@@ -36,7 +35,7 @@ class _Node:
     def __init__(self, item: Mapping[str, Any]) -> None:
         self.name = str(item["metadata"]["name"])
         self.labels: Mapping[str, str] = item["metadata"].get("labels") or {}
-        self.taints = [taint for taint in item["spec"].get("taints") or () if taint.get("effect") in _HARD]
+        self.taints = taints(item)
         self.has = {name: words.amount(value) for name, value in (item["status"].get("allocatable") or {}).items()}
         self.left = dict(self.has)
         self.used = False
@@ -92,10 +91,9 @@ def _fits(nodes: list[_Node], part: Part) -> int:
     opts = part.opts
     wanted = {name: words.amount(value) for name, value in pod.resources(opts).items()}
     selector = words.pairs(opts.node_selector, "node-selector")
-    tolerated = [{"key": opts.gpu_resource}, *words.tolerations(opts.toleration)]  # clusters add the first one
     excluded, found = words.names(opts.exclude), 0
     for node in nodes:
-        tolerates = all(any(_tolerates(each, taint) for each in tolerated) for taint in node.taints)
+        tolerates = not not_tolerated(node.taints, opts)
         if tolerates and selector.items() <= node.labels.items() and node.name not in excluded:
             most = min(part.nodes.max - found, 1 if opts.spread else part.nodes.max)
             count = node.fits(wanted, most)
@@ -103,14 +101,6 @@ def _fits(nodes: list[_Node], part: Part) -> int:
             node.take({name: value * count for name, value in {**wanted, **places}.items()})
             found += count
     return found
-
-
-def _tolerates(toleration: Mapping[str, str], taint: Mapping[str, str]) -> bool:
-    return (
-        toleration["key"] == taint["key"]
-        and toleration.get("value", taint.get("value", "")) == taint.get("value", "")
-        and toleration.get("effect", taint["effect"]) == taint["effect"]
-    )
 
 
 def _nodes(cluster: Cluster) -> dict[str, _Node]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def serve(
-    port: Annotated[int, flag("--port", metavar="PORT", help="Port [default: a free one].")] = 0,
+    port: Annotated[int, flag("--port", metavar="PORT", help="Port; 0: a free one.")] = 0,
     host: Annotated[
         str, flag("--host", metavar="HOST", help="Address of this machine that only itself can reach.")
     ] = "127.0.0.1",
