@@ -1,4 +1,4 @@
-"""Workers' output through agent and launcher, against the same processes piped through `cat`, and under other launchers.
+"""Workers' output through agent and launcher, against the same processes through `cat`, and other launchers.
 
     python benchmarks/logs.py [--rounds 3] [--ranks 8] [--lines 125000] [--no-peers]
 

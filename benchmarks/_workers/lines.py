@@ -2,7 +2,8 @@
 
     rank 3 line 000041 xxxx...     80 bytes with the newline
 
-Writes its times (begin and end, unix seconds, CPU seconds of that, and of the whole process) to the directory that BENCH_DIRECTORY names.
+Writes its times (begin and end, unix seconds; CPU seconds of that, and of the whole process) to the directory that
+BENCH_DIRECTORY names.
 """
 
 from __future__ import annotations

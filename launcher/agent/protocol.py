@@ -9,9 +9,9 @@ A stream is a sequence of lines of three kinds:
     1.5!+text                            the same for stderr
 
 A piece continues in the next record of that rank and stream: a progress bar, a prompt, or a line longer than one
-record. Payload bytes are unchanged; only the newline has a meaning. `1.5| text` is a whole line on stdout, too: format 1
-wrote all of them so, and a line that is cut off by a full disk still ends so. Any other line is foreign: something
-between agent and reader (a scheduler, ssh) wrote it.
+record. Payload bytes are unchanged; only the newline has a meaning. `1.5| text` is a whole line on stdout, too: all
+were written so in format 1, and what a full disk cuts off still ends so. Any other line is foreign: something between
+agent and reader (a scheduler, ssh) wrote it.
 """
 
 from __future__ import annotations

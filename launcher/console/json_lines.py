@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from launcher.agent.protocol import Event, Output
-    from launcher.runs.reader import MarkedLines
     from launcher.results.lines import EventLine, RunLine, StateLine, WorkerLine
+    from launcher.runs.reader import MarkedLines
     from launcher.runs.records import Run
 
 _LONGEST_BYTES = 1 << 20

@@ -67,7 +67,9 @@ def logs(  # noqa: PLR0917 - one per option
     return observe.exit_code(found) if exit_code else 0
 
 
-def _show(records: Iterable[Record | MarkedLines], node: Source | None, workers: WorkerOutput, ranks: Wanted | None) -> None:
+def _show(
+    records: Iterable[Record | MarkedLines], node: Source | None, workers: WorkerOutput, ranks: Wanted | None
+) -> None:
     now = time.monotonic()
     for record in records:
         if isinstance(record, Output):
