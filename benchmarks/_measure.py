@@ -82,13 +82,13 @@ def environment(scratch: str | Path) -> dict[str, str]:
     )
 
 
-def processor() -> str:
-    """The model of this machine's processor, and whether it computes in bf16: figures of two kinds do not compare."""
+def cpu_model() -> str:
+    """The model of this host's CPU, and whether it computes in bf16: figures of two kinds do not compare."""
     told = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     model = re.search(r"^model name\s*: (.*)$", told, re.MULTILINE)
     flags = re.search(r"^flags\s*: (.*)$", told, re.MULTILINE)
     kinds = [flag for flag in ("avx512_bf16", "amx_bf16") if flags and flag in flags[1].split()]
-    return f"{model[1].strip() if model else 'unknown processor'}, {' and '.join(kinds) or 'without avx512_bf16'}"
+    return f"{model[1].strip() if model else 'unknown CPU'}, {' and '.join(kinds) or 'without avx512_bf16'}"
 
 
 def launched(ranks: int) -> list[str]:

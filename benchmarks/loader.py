@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "train"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._measure import ROOT, descendants, environment, processor, ratios, verdict
+from benchmarks._measure import ROOT, cpu_model, descendants, environment, ratios, verdict
 from benchmarks._readers import BATCH, CORES, SIDE, dali, decode_and_crop, spdl, webdataset_peer
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def main() -> None:
 
 def show(taken: dict[str, list[dict[str, float]]]) -> None:
     """Print medians and ratios, and check that all contenders do the same work."""
-    print(f"{CORES} cores, batches of {BATCH} at {SIDE}x{SIDE}, {len(taken['ours'])} rounds; {processor()}")
+    print(f"{CORES} cores, batches of {BATCH} at {SIDE}x{SIDE}, {len(taken['ours'])} rounds; {cpu_model()}")
     for name, runs in taken.items():
         speed = statistics.median(run["images_per_s"] for run in runs)
         pixels = "".join(
