@@ -116,6 +116,12 @@ class LineTagger:
 
     def feed(self, data: bytes) -> bytes:
         """Records for all lines that `data` completes; what follows the last newline waits in `pending`."""
+        size = MAX_PAYLOAD_BYTES
+        if any(data.find(b"\n", at, at + size) < 0 for at in range(0, len(data) - size, size)):  # a long line
+            return b"".join(self._feed(data[at : at + size]) for at in range(0, len(data), size))
+        return self._feed(data)
+
+    def _feed(self, data: bytes) -> bytes:
         marked = data.replace(b"\n", self._next)  # one pass marks, counts, and copies
         added = len(marked) - len(data)
         out = b""
