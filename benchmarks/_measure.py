@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import select
 import signal
 import statistics
@@ -79,6 +80,15 @@ def environment(scratch: str | Path) -> dict[str, str]:
     return (
         env | {"PATH": path, "PYTHONPATH": str(ROOT)} | {k: f"{scratch}/{v}" for k, v in settings.items()} | directories
     )
+
+
+def cpu_model() -> str:
+    """The model of this host's CPU, and whether it computes in bf16: figures of two kinds do not compare."""
+    told = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    model = re.search(r"^model name\s*: (.*)$", told, re.MULTILINE)
+    flags = re.search(r"^flags\s*: (.*)$", told, re.MULTILINE)
+    kinds = [flag for flag in ("avx512_bf16", "amx_bf16") if flags and flag in flags[1].split()]
+    return f"{model[1].strip() if model else 'unknown CPU'}, {' and '.join(kinds) or 'without avx512_bf16'}"
 
 
 def launched(ranks: int) -> list[str]:

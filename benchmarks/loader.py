@@ -4,17 +4,16 @@
 
 Every contender uses all cores that this process may use. Before a ratio counts, each contender's batches must have the
 same mean and deviation of pixels as ours. On a shared host, the ratio per CPU second is steadier. Peers: WebDataset
-with PIL and floats (its documentation's example), WebDataset with torchvision's decoder and uint8, NVIDIA DALI's CPU
-pipeline, and decoding and cropping alone, from memory, in a process per core.
+with PIL and floats (its documentation's example), WebDataset with torchvision's decoder and uint8, SPDL's pipeline of
+threads with the same decoder (its own needs FFmpeg's libraries), NVIDIA DALI's CPU pipeline, and decoding and cropping
+alone, from memory, in a process per core.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import importlib.util
 import json
-import multiprocessing
 import os
 import resource
 import statistics
@@ -28,15 +27,20 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "train"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._measure import ROOT, descendants, environment, ratios, verdict
+from benchmarks._measure import ROOT, cpu_model, descendants, environment, ratios, verdict
+from benchmarks._readers import BATCH, CORES, SIDE, dali, decode_and_crop, spdl, webdataset_peer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-BATCH, SIDE, STATISTICS = 64, 224, 512
-CORES = len(os.sched_getaffinity(0))
-FLOORS = {"webdataset-pil": 1.9, "webdataset-uint8": 1.12, "dali-cpu": 1.2, "decode-and-crop": 0.9}
+STATISTICS = 512
+"""Images of which the pixels' mean and deviation are compared."""
+
+FLOORS = {"webdataset-pil": 1.9, "webdataset-uint8": 1.12, "spdl": 1.0, "dali-cpu": 1.2, "decode-and-crop": 0.9}
 """Lowest ratio of our speed to the peer's."""
+
+PEERS = {"spdl": ("spdl.pipeline", "spdl-core"), "dali-cpu": ("nvidia.dali", "nvidia-dali-cuda130")}
+"""Contenders that this project does not install: their modules and packages."""
 
 MEMORY_MB = 300.0
 """Highest memory of our reader beyond the imported libraries, for any size of the data set."""
@@ -67,98 +71,7 @@ def ours(shards: list[str]) -> Iterator[Any]:
             yield batch.images
 
 
-def webdataset_peer(shards: list[str], *, uint8: bool) -> Iterator[Any]:
-    """WebDataset in a DataLoader with a process per core."""
-    import torch
-    import webdataset
-    from torchvision import transforms
-    from torchvision.io import decode_jpeg
-    from torchvision.transforms import v2
-
-    if uint8:
-        augment: Any = v2.Compose([v2.RandomResizedCrop(SIDE, antialias=True), v2.RandomHorizontalFlip()])
-        decode = (
-            lambda sample: (
-                augment(decode_jpeg(torch.frombuffer(bytearray(sample[0]), dtype=torch.uint8))),
-                int(sample[1]),
-            ),
-        )
-        steps = [webdataset.to_tuple("jpg", "cls"), webdataset.map(*decode)]
-    else:
-        floats = transforms.Compose(
-            [transforms.RandomResizedCrop(SIDE), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
-        )
-        steps = [webdataset.decode("pil"), webdataset.to_tuple("jpg", "cls"), webdataset.map_tuple(floats, int)]
-    data = webdataset.DataPipeline(
-        webdataset.ResampledShards(shards),
-        webdataset.tarfile_to_samples(),
-        webdataset.shuffle(100),
-        *steps,
-        webdataset.batched(BATCH, partial=False),
-    )
-    for images, _ in webdataset.WebLoader(data, batch_size=None, num_workers=CORES):
-        yield images if uint8 else images * 255
-
-
-def dali(shards: list[str]) -> Iterator[Any]:
-    """DALI's own fused decoding and cropping, on the CPU."""
-    import torch
-
-    library: Any = importlib.import_module("nvidia.dali")
-    fn: Any = importlib.import_module("nvidia.dali.fn")
-    indices = [f"{shard}.dali" for shard in shards]
-    for shard, index in zip(shards, indices, strict=True):
-        subprocess.run([Path(sys.executable).parent / "wds2idx", shard, index], check=True, capture_output=True)
-
-    @library.pipeline_def(batch_size=BATCH, num_threads=CORES, device_id=None, prefetch_queue_depth=3)  # type: ignore[untyped-decorator]
-    def pipeline() -> Any:
-        jpeg, _ = fn.readers.webdataset(
-            paths=shards, index_paths=indices, ext=["jpg", "cls"], random_shuffle=True, initial_fill=100
-        )
-        images = fn.decoders.image_random_crop(
-            jpeg, output_type=library.types.RGB, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3]
-        )
-        images = fn.resize(images, resize_x=SIDE, resize_y=SIDE, antialias=True)
-        return fn.flip(images, horizontal=fn.random.coin_flip())
-
-    built = pipeline()
-    built.build()
-    while True:
-        (images,) = built.run()
-        yield torch.from_numpy(images.as_array())
-
-
-def decode_and_crop(shards: list[str], seconds: float) -> dict[str, float]:
-    """Images per second of the bare work in one thread per process, a process per core."""
-    import torchvision.transforms.v2.functional  # noqa: F401  # before the fork, as nothing may be computed before it
-
-    with multiprocessing.get_context("fork").Pool(CORES) as pool:
-        every = pool.starmap(_bare, [(shards, seconds)] * CORES)
-    return {"images_per_s": sum(one[0] for one in every), "images_per_cpu_s": statistics.mean(one[1] for one in every)}
-
-
-def _bare(shards: list[str], seconds: float) -> tuple[float, float]:
-    import torch
-    from torchvision.io import decode_jpeg
-    from torchvision.transforms import RandomResizedCrop
-    from torchvision.transforms.v2.functional import resized_crop
-    from trainer.datasets.shards import open_shards
-
-    torch.set_num_threads(1)
-    found = open_shards(shards[0])
-    blobs = [torch.frombuffer(found.read(number)[0], dtype=torch.uint8) for number in range(len(found))]
-    done, begin_s = 0, 0.0
-    while begin_s == 0.0 or time.perf_counter() - begin_s < seconds:
-        image = decode_jpeg(blobs[done % len(blobs)])
-        box = RandomResizedCrop.get_params(image, [0.08, 1.0], [3 / 4, 4 / 3])
-        resized_crop(image, *box, [SIDE, SIDE], antialias=True)
-        done += 1
-        if begin_s == 0.0 and done == 20:
-            done, begin_s, begin_cpu_s = 0, time.perf_counter(), time.process_time()
-    return done / (time.perf_counter() - begin_s), done / (time.process_time() - begin_cpu_s)
-
-
-MAKERS = {"ours": ours, "dali-cpu": dali}
+MAKERS = {"ours": ours, "spdl": spdl, "dali-cpu": dali}
 
 
 def measure(name: str, shards: list[str], seconds: float) -> dict[str, float]:
@@ -211,7 +124,14 @@ def _cpu_s() -> float:
 def contenders() -> list[str]:
     """The installed contenders."""
     names = ["ours", "webdataset-pil", "webdataset-uint8", "decode-and-crop"]
-    return names + (["dali-cpu"] if importlib.util.find_spec("nvidia.dali") else [])
+    return names + [name for name, (module, _) in PEERS.items() if _is_here(module)]
+
+
+def _is_here(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # nor is the package that it is in
+        return False
 
 
 def main() -> None:
@@ -229,8 +149,9 @@ def main() -> None:
         sys.stdout.flush()
         os._exit(0)  # endless pipelines do not exit by themselves
     names = options.only.split(",") if options.only else contenders()
-    if "dali-cpu" not in names and not options.only:
-        print("DALI is not here to compare with: uv pip install --python .venv nvidia-dali-cuda130", file=sys.stderr)
+    for name, (_, package) in PEERS.items():
+        if name not in names and not options.only:
+            print(f"{name} is not here to compare with: uv pip install --python .venv {package}", file=sys.stderr)
     with tempfile.TemporaryDirectory() as directory:
         make = [
             sys.executable,
@@ -266,7 +187,7 @@ def main() -> None:
 
 def show(taken: dict[str, list[dict[str, float]]]) -> None:
     """Print medians and ratios, and check that all contenders do the same work."""
-    print(f"{CORES} cores, batches of {BATCH} at {SIDE}x{SIDE}, {len(taken['ours'])} rounds")
+    print(f"{CORES} cores, batches of {BATCH} at {SIDE}x{SIDE}, {len(taken['ours'])} rounds; {cpu_model()}")
     for name, runs in taken.items():
         speed = statistics.median(run["images_per_s"] for run in runs)
         pixels = "".join(

@@ -1,10 +1,12 @@
-"""Workers' output through agent and launcher, against the same processes piped through `cat`.
+"""Workers' output through agent and launcher, against the same processes through `cat`, and other launchers.
 
-    python benchmarks/logs.py [--rounds 3] [--ranks 8] [--lines 125000]
+    python benchmarks/logs.py [--rounds 3] [--ranks 8] [--lines 125000] [--no-peers]
 
 Every rank writes `--lines` lines of 80 bytes, all ranks at once. Lines per second count from the first byte written to
 the last one in the file on stdout. CPU time is that of agent and launcher (of the cats), without the ranks', less that
 of a run whose ranks write nothing. Every line is checked, in order, on stdout and in the run's stream.
+
+The others keep and show all ranks, too: torchrun with `--redirects 3 --tee 3`, and torchx, which does so by itself.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -29,6 +32,11 @@ from benchmarks._workers.lines import text
 
 PRODUCER = ROOT / "benchmarks/_workers/lines.py"
 LAUNCHER_MAX_BYTES = 100_000_000
+TARGETS = 0.3, 3.0
+"""Speed, at least, and CPU time, at most, as ratios to `cat`."""
+
+_PEERS_MARK = re.compile(rb"^(?:\S+/\d+ )?\[(?:default)?(\d+)\]:", re.MULTILINE)
+"""What torchrun and torchx write before a line: `[default3]:text`, `lines/0 [3]:text`."""
 
 _MARKED = re.compile(rb"^(?:\[0:(\d+)\]|0\.(\d+)\|)([ +])(.*)$", re.MULTILINE)
 """A line on the terminal, `[0:3] text`, or a record of the agent stream, `0.3| text` or `0.3|+text`."""
@@ -141,6 +149,34 @@ def launched(scratch: Path, ranks: int, lines: int, shown: str) -> Passage:
     return Passage(seconds, sample.own_cpu_s, agent.cpu_s, launcher.rss_bytes, agent.rss_bytes, lost)
 
 
+def peers(ranks: int) -> dict[str, list[str]]:
+    """The commands of other launchers that are here, without the script."""
+    beside = str(Path(sys.executable).parent)
+    found = {}
+    if torchrun := shutil.which("torchrun", path=beside) or shutil.which("torchrun"):
+        tee = ["--redirects", "3", "--tee", "3", "--log-dir", "logs"]
+        found["torchrun --tee 3"] = [torchrun, "--standalone", "--nproc-per-node", str(ranks), *tee]
+    if torchx := shutil.which("torchx", path=beside) or shutil.which("torchx"):
+        found["torchx"] = [torchx, "run", "-s", "local_cwd", "dist.ddp", "-j", f"1x{ranks}", "--script"]
+    return found
+
+
+def other(scratch: Path, ranks: int, lines: int, argv: list[str]) -> Passage:
+    """The producers under another launcher, which shows all ranks."""
+    directory = Path(tempfile.mkdtemp(dir=scratch))
+    env = {**environment(directory), "BENCH_DIRECTORY": str(directory), "BENCH_LINES": str(lines)}
+    out = directory / "out"
+    with out.open("wb") as file:
+        both = ("sh", "-c", 'exec "$0" "$@" 2>&1')  # torchx shows the lines on stderr
+        contender = Contender(argv[0], [*both, *argv, str(PRODUCER)], env, str(directory), limit_s=300)
+        sample = measure(contender, stdout=file)
+    if sample.exit_code:
+        raise RuntimeError(f"{argv[0]}: exit code {sample.exit_code}\n{sample.output[-4000:]}")
+    of_ranks = [json.loads((directory / f"times-{rank}").read_text())["all_cpu_s"] for rank in range(ranks)]
+    lost = missing(_PEERS_MARK.sub(rb"[0:\1] ", out.read_bytes()), ranks, lines)
+    return Passage(times(directory, ranks, [out]), sample.cpu_s - sum(of_ranks), lost=lost)
+
+
 def less(passage: Passage, idle: Passage) -> Passage:
     """The same without the CPU time of an idle run."""
     cpu_s, agent_cpu_s = passage.cpu_s - idle.cpu_s, passage.agent_cpu_s - idle.agent_cpu_s
@@ -158,14 +194,16 @@ def show(taken: dict[str, list[Passage]], total: int) -> str:
         lines.append(f"{name:<26} {speed:12,.0f} lines/s   cpu {cpu_s:6.2f} s   lost {lost}")
         if passages is base:
             continue
-        faster = verdict(ratios([two.seconds for two in base], [one.seconds for one in passages]))
-        costs = verdict(ratios([one.all_cpu_s for one in passages], [max(two.all_cpu_s, 0.001) for two in base]))
+        at_least, at_most = TARGETS if name.startswith("distlaunch") else (None, None)
+        faster = verdict(ratios([two.seconds for two in base], [one.seconds for one in passages]), at_least=at_least)
+        costs = ratios([one.all_cpu_s for one in passages], [max(two.all_cpu_s, 0.001) for two in base])
+        lines.append(f"    ratio to cat: speed {faster}, cpu {verdict(costs, at_most=at_most)}")
         launcher, agent = (max(getattr(one, field) for one in passages) for field in ("launcher_bytes", "agent_bytes"))
+        if not agent:
+            continue
         met = "met" if launcher < LAUNCHER_MAX_BYTES else "MISSED"
         parts = [statistics.median(getattr(one, field) for one in passages) for field in ("cpu_s", "agent_cpu_s")]
-        lines.append(
-            f"    ratio to cat: speed {faster}, cpu {costs}; launcher {parts[0]:.2f} s, agent {parts[1]:.2f} s"
-        )
+        lines.append(f"    cpu: launcher {parts[0]:.2f} s, agent {parts[1]:.2f} s")
         lines.append(
             f"    peak memory: launcher {launcher / 1e6:.1f} MB (target < 100: {met}), agent {agent / 1e6:.1f} MB"
         )
@@ -178,7 +216,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--lines", type=int, default=125_000, help="of each rank")
+    parser.add_argument("--no-peers", action="store_true", help="without torchrun and torchx, which take minutes")
     options = parser.parse_args()
+    others = {} if options.no_peers else peers(options.ranks)
     taken: dict[str, list[Passage]] = defaultdict(list)
     for _ in range(options.rounds):
         with tempfile.TemporaryDirectory() as directory:
@@ -187,6 +227,9 @@ def main() -> None:
             for shown, name in (("all", "distlaunch, all ranks"), ("0", "distlaunch, rank 0 shown")):
                 idle = launched(scratch, options.ranks, 0, shown)
                 taken[name].append(less(launched(scratch, options.ranks, options.lines, shown), idle))
+            for name, argv in others.items():
+                idle = other(scratch, options.ranks, 0, argv)
+                taken[name].append(less(other(scratch, options.ranks, options.lines, argv), idle))
     total = options.ranks * options.lines
     print(f"{total:,} lines of 80 bytes from {options.ranks} ranks, {options.rounds} rounds, medians")
     print(show(taken, total))

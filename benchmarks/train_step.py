@@ -26,7 +26,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._measure import ROOT, Contender, environment, launched, measure, ratios, verdict
+from benchmarks._measure import ROOT, Contender, cpu_model, environment, launched, measure, ratios, verdict
 
 RANKS, CLASSES = 2, 10
 FLOORS = {"recipe": 2.0, "bare": 0.98}
@@ -95,7 +95,7 @@ def main() -> None:
     size = f"{options.batch_size} images per rank and step"
     print(
         f"{options.model} at {options.side}, {RANKS} ranks, {size}, "
-        f"ours in {options.precision}, {options.rounds} rounds"
+        f"ours in {options.precision}, {options.rounds} rounds; {cpu_model()}"
     )
     for name, speeds in taken.items():
         print(f"  {name:<8}  {statistics.median(speeds):8.1f} images/s")

@@ -2,7 +2,8 @@
 
     rank 3 line 000041 xxxx...     80 bytes with the newline
 
-Writes its times (begin and end, unix seconds, and CPU seconds) to the directory that BENCH_DIRECTORY names.
+Writes its times (begin and end, unix seconds; CPU seconds of that, and of the whole process) to the directory that
+BENCH_DIRECTORY names.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def main() -> None:
     began, before = time.time(), cpu_s()
     while written:
         written = written[os.write(1, written[:BLOCK_BYTES]) :]
-    about = {"began": began, "ended": time.time(), "cpu_s": cpu_s() - before}
+    about = {"began": began, "ended": time.time(), "cpu_s": cpu_s() - before, "all_cpu_s": cpu_s()}
     (directory / f"times-{rank}").write_text(json.dumps(about))
 
 

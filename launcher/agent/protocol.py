@@ -3,12 +3,15 @@
 A stream is a sequence of lines of three kinds:
 
     {"event": "worker_started", ...}     an event: JSON in ASCII, with `time` and `node`
-    1.5| text                            a line that rank 5 on node 1 wrote to stdout
+    [1:5] text                           a line that rank 5 on node 1 wrote to stdout, as a terminal shows it
     1.5! text                            the same for stderr
+    1.5|+text                            a piece of a line on stdout
+    1.5!+text                            the same for stderr
 
-A `+` in place of the blank means that the line continues in the next record of that rank and stream: a progress bar, a
-prompt, or a line longer than one record. Payload bytes are unchanged; only the newline has a meaning. Any other line is
-foreign: something between agent and reader (a scheduler, ssh) wrote it.
+A piece continues in the next record of that rank and stream: a progress bar, a prompt, or a line longer than one
+record. Payload bytes are unchanged; only the newline has a meaning. `1.5| text` is a whole line on stdout, too: all
+were written so in format 1, and what a full disk cuts off still ends so. Any other line is foreign: something between
+agent and reader (a scheduler, ssh) wrote it.
 """
 
 from __future__ import annotations
@@ -16,9 +19,9 @@ from __future__ import annotations
 import json
 import re
 import time
-from typing import Any, Dict, Iterator, List, NamedTuple, Union
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple, Union
 
-VERSION = 1
+VERSION = 2
 
 MAX_PAYLOAD_BYTES = 64 * 1024
 """A line longer than this is sent in several records."""
@@ -31,12 +34,23 @@ NOT_NEEDED = "this node is not needed: the run ended before it joined"
 
 STDOUT, STDERR = "stdout", "stderr"
 _MARKS = {STDOUT: "|", STDERR: "!"}
-_RECORD = re.compile(rb"(\d{1,9})\.(\d{1,9})([|!])([ +])", re.ASCII)
+RECORD = re.compile(rb"(?:\[(\d{1,9}):(\d{1,9})\] |(\d{1,9})\.(\d{1,9})([|!])([ +]))", re.ASCII)
+"""The mark at the start of a worker's line: node and rank of a whole line on stdout, or of another record."""
+
+
+def line_mark(node: int, rank: int) -> bytes:
+    """The mark of a whole line on stdout, in the stream and on the terminal."""
+    return b"[%d:%d] " % (node, rank)
+
+
+def record_marks(node: int, rank: int) -> Tuple[bytes, ...]:
+    """How that rank's records begin."""
+    return line_mark(node, rank), b"%d.%d|" % (node, rank), b"%d.%d!" % (node, rank)
 
 
 def is_record(line: bytes) -> bool:
     """Whether this is a worker's line in the stream."""
-    return _RECORD.match(line) is not None
+    return RECORD.match(line) is not None
 
 
 class Event(NamedTuple):
@@ -92,22 +106,33 @@ class LineTagger:
 
     def __init__(self, node: int, rank: int, stream: str) -> None:
         self.tag = f"{node}.{rank}{_MARKS[stream]}".encode()
-        """Prefix of its records."""
+        """Prefix of its records, but for whole lines of stdout."""
 
-        self._whole, self._part = self.tag + b" ", self.tag + b"+"
+        self._whole = line_mark(node, rank) if stream == STDOUT else self.tag + b" "
+        self._next, self._part = b"\n" + self._whole, self.tag + b"+"
         self.pending = b""
         self.lines = 0
         """How many lines were completed."""
 
     def feed(self, data: bytes) -> bytes:
         """Records for all lines that `data` completes; what follows the last newline waits in `pending`."""
-        data = self.pending + data if self.pending else data
-        end = data.rfind(b"\n")
+        size = MAX_PAYLOAD_BYTES
+        if any(data.find(b"\n", at, at + size) < 0 for at in range(0, len(data) - size, size)):  # a long line
+            return b"".join(self._feed(data[at : at + size]) for at in range(0, len(data), size))
+        return self._feed(data)
+
+    def _feed(self, data: bytes) -> bytes:
+        marked = data.replace(b"\n", self._next)  # one pass marks, counts, and copies
+        added = len(marked) - len(data)
         out = b""
-        if end >= 0:
-            out = self._whole + data[:end].replace(b"\n", b"\n" + self._whole) + b"\n"
-            self.lines += (len(out) - end - 1) // len(self._whole)
-        self.pending = data[end + 1 :]
+        if added:
+            rest = data[data.rfind(b"\n") + 1 :]
+            lines = memoryview(marked)[: len(marked) - len(self._whole) - len(rest)]
+            out = b"".join((self._whole, self.pending, lines))
+            self.lines += added // len(self._whole)
+            self.pending = rest
+        else:
+            self.pending += data
         if len(self.pending) >= MAX_PAYLOAD_BYTES:
             out += self.flush()
         return out
@@ -142,10 +167,10 @@ class Decoder:
 
 def parse(line: bytes) -> Record:
     """The record in one line, which has no newline."""
-    match = _RECORD.match(line)
+    match = RECORD.match(line)
     if match:
-        node, rank, mark, more = match.groups()
-        return Output(int(node), int(rank), mark == b"!", line[match.end() :], more == b" ")
+        node, rank, other_node, other_rank, mark, more = match.groups()
+        return Output(int(node or other_node), int(rank or other_rank), mark == b"!", line[match.end() :], more != b"+")
     if line.startswith(b'{"event":'):
         try:
             fields = json.loads(line)

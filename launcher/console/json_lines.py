@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from launcher.agent.protocol import Event, Output
     from launcher.results.lines import EventLine, RunLine, StateLine, WorkerLine
+    from launcher.runs.reader import MarkedLines
     from launcher.runs.records import Run
 
 _LONGEST_BYTES = 1 << 20
@@ -53,6 +54,10 @@ class JsonLines(WorkerOutput):
             return
         for line in data.split(b"\n"):
             self._line(key, line)
+
+    def show_lines(self, lines: MarkedLines, now: float) -> None:
+        """Print each of the lines."""
+        self.show(lines.output(), now)
 
     def event(self, node: int, record: Event) -> None:
         """Print the event."""

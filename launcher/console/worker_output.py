@@ -7,11 +7,13 @@ import time
 from typing import TYPE_CHECKING
 
 from launcher import output
+from launcher.agent.protocol import line_mark
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from launcher.agent.protocol import Event, Output
+    from launcher.runs.reader import MarkedLines
 
 MAX_HELD_BYTES = 64 * 1024
 MAX_HELD_S = 2.0
@@ -42,7 +44,8 @@ class WorkerOutput:
         self._held: dict[tuple[int, int, bool], tuple[bytes, float]] = {}
         self._held_bytes = 0
         self._open: dict[int, bool] = {}
-        self._batch, self._batch_fd = bytearray(), self._stdout
+        self._batch: list[bytes] = []
+        self._batch_bytes, self._batch_fd = 0, self._stdout
         self._passed_at = 0.0
         self.shown = False
         self.closed = False
@@ -68,6 +71,14 @@ class WorkerOutput:
             if self._held_bytes > MAX_HELD_IN_ALL_BYTES:
                 self.flush(float("inf"))
 
+    def show_lines(self, lines: MarkedLines, now: float) -> None:
+        """Write many lines of one rank: the stream has them as they are shown here."""
+        if self._alone or (lines.node, lines.rank, False) in self._held:
+            self.show(lines.output(), now)
+        else:
+            self.shown = True
+            self._write(False, lines.data)
+
     def event(self, node: int, record: Event) -> None:
         """An event is not a worker's output; JSON lines have it."""
 
@@ -88,7 +99,7 @@ class WorkerOutput:
     def hand_over(self, rank: int) -> None:
         """Write held parts of that rank's lines without a newline: `pass_on` gets the rest."""
         for key in [key for key in self._held if key[1] == rank]:
-            self._write(key[2], _mark(key) + self._take(key)[0])
+            self._write(key[2], line_mark(*key[:2]) + self._take(key)[0])
         self._write_out()
 
     def _take(self, key: tuple[int, int, bool]) -> tuple[bytes, float]:
@@ -118,23 +129,22 @@ class WorkerOutput:
                 self._open[fd] = False
 
     def _write_lines(self, key: tuple[int, int, bool], lines: bytes) -> None:
-        mark = _mark(key)
+        mark = line_mark(*key[:2])
         self._write(key[2], mark + lines.replace(b"\n", b"\n" + mark) + b"\n")
 
     def _write(self, stderr: bool, data: bytes) -> None:
         # Batches keep the order, and a million short lines do not cost a million writes.
         fd = output.STDERR if stderr else self._stdout
-        if fd != self._batch_fd or len(self._batch) > BATCH_BYTES:
+        if fd != self._batch_fd or self._batch_bytes > BATCH_BYTES:
             self._write_out()
             self._batch_fd = fd
-        self._batch += data
+        self._batch.append(data)
+        self._batch_bytes += len(data)
         self._open[fd] = not data.endswith(b"\n")
 
     def _write_out(self) -> None:
-        batch, self._batch = bytes(self._batch), bytearray()
+        batch = b"".join(self._batch)
+        self._batch.clear()
+        self._batch_bytes = 0
         if batch and not output.write(self._batch_fd, batch) and self._batch_fd == self._stdout:
             self.closed = True
-
-
-def _mark(key: tuple[int, int, bool]) -> bytes:
-    return b"[%d:%d] " % key[:2]

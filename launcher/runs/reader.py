@@ -7,10 +7,11 @@ examined one by one. A million lines take a fraction of a second instead of seve
 from __future__ import annotations
 
 import re
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from functools import cache, lru_cache
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from launcher.agent.protocol import MAX_PENDING_BYTES, Foreign, Output
+from launcher.agent.protocol import MAX_PENDING_BYTES, RECORD, Foreign, Output, line_mark
 from launcher.runs import events
 from launcher.runs.sources import JOB_OUTPUT, Source
 
@@ -19,12 +20,28 @@ if TYPE_CHECKING:
 
     from launcher.agent.protocol import Record
 
-_TAG = re.compile(rb"(\d{1,9})\.(\d{1,9})([|!])([ +])")
-_LINES = re.compile(rb"(\d{1,9}\.\d{1,9}[|!] )[^\n]*(?:\n\1[^\n]*)*")
-"""Lines with the same tag. One pattern serves all tags, as there may be any number of nodes and ranks."""
+_LINES = re.compile(rb"(\[\d{1,9}:\d{1,9}\] |\d{1,9}\.\d{1,9}[|!] )[^\n]*(?:\n\1[^\n]*)*")
+"""Lines with the same mark. One pattern serves all marks, as there may be any number of nodes and ranks."""
+
+_LONG_BYTES = 16 * 1024
+"""So many bytes with the same mark are searched for their end by a pattern of their own, which takes half the time."""
 
 Wanted = frozenset[int]
 """Ranks whose output is read."""
+
+
+class MarkedLines(NamedTuple):
+    """Many whole lines that a rank wrote to stdout, as they are in the stream: each begins with `line_mark`."""
+
+    node: int
+    rank: int
+    data: bytes
+    """With the last newline."""
+
+    def output(self) -> Output:
+        """The lines without their marks."""
+        mark = line_mark(self.node, self.rank)
+        return Output(self.node, self.rank, False, self.data[len(mark) : -1].replace(b"\n" + mark, b"\n"), True)
 
 
 class StreamReader:
@@ -39,53 +56,92 @@ class StreamReader:
 
     def feed(self, data: bytes) -> Iterator[Record]:
         """The records that `data` completes, in order."""
-        data = self._rest + data if self._rest else data
+        return map(_plain, self.feed_marked(data))
+
+    def feed_marked(self, data: bytes) -> Iterator[Record | MarkedLines]:
+        """The same, but many lines of one rank stay as the stream and terminals have them."""
+        rest, first = self._rest, data.find(b"\n") + 1 if self._rest else 0
+        if rest and not first:
+            rest, data = b"", rest + data
         end = data.rfind(b"\n") + 1
         self._rest = data[end:]
         if len(self._rest) > MAX_PENDING_BYTES:
             # No agent writes lines this long; bound the memory that they take.
             data, end, self._rest = data + b"\n", len(data) + 1, b""
-        return self._records(data, end)
+        begun = rest + data[:first] if rest else b""  # the other lines are not copied
+        return chain(self._records(begun, 0, len(begun)), self._records(data, first, end))
 
     def close(self) -> Iterator[Record]:
         """Records of a last line that was cut off."""
         rest, self._rest = self._rest, b""
-        return self._records(rest + b"\n", len(rest) + 1) if rest else iter(())
+        return map(_plain, self._records(rest + b"\n", 0, len(rest) + 1)) if rest else iter(())
 
-    def _records(self, data: bytes, end: int) -> Iterator[Record]:
-        """The records of the whole lines in `data[:end]`."""
-        position = 0
+    def _records(self, data: bytes, position: int, end: int) -> Iterator[Record | MarkedLines]:
+        """The records of the whole lines in `data[position:end]`."""
         while position < end:
-            tag = _TAG.match(data, position)
-            if tag is None or self._node not in (None, tag[1]):
+            mark = RECORD.match(data, position)
+            node = mark and (mark[1] or mark[3])
+            if mark is None or self._node not in (None, node):
                 stop = data.index(b"\n", position)
                 line = data[position:stop]
                 found = events.record(line)
                 yield Foreign(line) if isinstance(found, Output) else found
+            elif self._wanted is not None and int(mark[2] or mark[4]) not in self._wanted:
+                stop = self._skipped(data, position, end, mark)
+            elif mark[6] == b"+":
+                stop = data.index(b"\n", position)
+                yield Output(int(mark[3]), int(mark[4]), mark[5] == b"!", data[mark.end() : stop], False)
             else:
-                node, rank, mark, more = tag.groups()
-                if self._wanted is not None and int(rank) not in self._wanted:
-                    assert self._unwanted is not None
-                    skipped = self._unwanted.match(data, position, end - 1)
-                    stop = skipped.end() if skipped else data.index(b"\n", position)
-                elif more == b"+":
-                    stop = data.index(b"\n", position)
-                    yield Output(int(node), int(rank), mark == b"!", data[tag.end() : stop], False)
-                else:
-                    same = _LINES.match(data, position, end - 1)
-                    assert same is not None, "it has a tag"
-                    stop = same.end()
-                    lines = data[tag.end() : stop].replace(b"\n" + tag[0], b"\n")
-                    yield Output(int(node), int(rank), mark == b"!", lines, True)
+                stop = _stop(data, position, end, mark[0])
+                yield _lines(mark, data[position : stop + 1])
             position = stop + 1
+
+    def _skipped(self, data: bytes, position: int, end: int, mark: re.Match[bytes]) -> int:
+        """Where lines of unwanted ranks stop."""
+        assert self._unwanted is not None
+        if mark[6] != b"+" and data.startswith(mark[0], data.find(b"\n", position + _LONG_BYTES) + 1):
+            return _stop(data, position, end, mark[0])
+        skipped = self._unwanted.match(data, position, end - 1)
+        return skipped.end() if skipped else data.index(b"\n", position)
+
+
+def _plain(record: Record | MarkedLines) -> Record:
+    return record.output() if isinstance(record, MarkedLines) else record
+
+
+def _lines(mark: re.Match[bytes], lines: bytes) -> Output | MarkedLines:
+    """Whole lines with this mark at the start of each."""
+    node, rank = int(mark[1] or mark[3]), int(mark[2] or mark[4])
+    if len(lines) > _LONG_BYTES and mark[0] == line_mark(node, rank):
+        return MarkedLines(node, rank, lines)
+    text = lines[len(mark[0]) : -1].replace(b"\n" + mark[0], b"\n")
+    return Output(node, rank, mark[5] == b"!", text, True)
+
+
+def _stop(data: bytes, position: int, end: int, mark: bytes) -> int:
+    """Where lines with this mark stop: the place of their last newline."""
+    if data.startswith(mark, data.find(b"\n", position + _LONG_BYTES, end) + 1):
+        other = _other(mark).search(data, position, end - 1)
+        return other.start() if other else end - 1
+    same = _LINES.match(data, position, end - 1)
+    assert same is not None, "it has a mark"
+    return same.end()
+
+
+@lru_cache(maxsize=256)
+def _other(mark: bytes) -> re.Pattern[bytes]:
+    """The end of a line that is followed by one without this mark."""
+    return re.compile(rb"\n(?!%b)" % re.escape(mark))
 
 
 @cache
 def _unwanted(wanted: Wanted) -> re.Pattern[bytes]:
     """Lines of one node's unwanted ranks."""
     ranks = b"|".join(b"%d" % rank for rank in sorted(wanted)) or rb"(?!)"
-    rest = rb"\.(?!(?:%b)[|!])\d{1,9}[|!][ +][^\n]*" % ranks
-    return re.compile(rb"(\d{1,9})%b(?:\n\1%b)*" % (rest, rest))
+    rest = rb"(?:\[%b:(?!(?:%b)\])\d{1,9}\] |%b\.(?!(?:%b)[|!])\d{1,9}[|!][ +])[^\n]*"
+    first = rest % (rb"(\d{1,9})", ranks, rb"(\d{1,9})", ranks)
+    more = rest % (rb"(?:\1|\2)", ranks, rb"(?:\1|\2)", ranks)
+    return re.compile(rb"%b(?:\n%b)*" % (first, more))
 
 
 def lost_text(fields: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.agent.protocol import MAX_PENDING_BYTES, Event, Output
+from launcher.agent.protocol import MAX_PENDING_BYTES, Event, Output, record_marks
 from launcher.runs import events
 
 if TYPE_CHECKING:
@@ -125,14 +125,14 @@ class StreamSearch:
 
     def _last_records(self, data: bytes, size: int, rank: int) -> list[bytes]:
         """The rank's last records, found from the end."""
-        tag = b"\n%d.%d" % (self._node, rank)
+        marks = [b"\n" + mark for mark in record_marks(self._node, rank)]
+        places = [data.rfind(mark, 0, size) for mark in marks]
         found: list[bytes] = []
-        at = data.rfind(tag, 0, size)
-        while at >= 0 and len(found) < self._kept:
-            if data[at + len(tag)] in b"|!":
-                end = data.find(b"\n", at + 1)
-                found.append(data[at + 1 : min(end, at + _MAX_LINE)])
-            at = data.rfind(tag, 0, at)
+        while (at := max(places)) >= 0 and len(found) < self._kept:
+            end = data.find(b"\n", at + 1)
+            found.append(data[at + 1 : min(end, at + _MAX_LINE)])
+            which = places.index(at)
+            places[which] = data.rfind(marks[which], 0, at)
         return found[::-1]
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher import output
-from launcher.agent.protocol import Event, Output
+from launcher.agent.protocol import Event, Foreign, Output
 from launcher.console import json_lines, live_line
 from launcher.console.announce import Announcer
 from launcher.errors import StorageError
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from launcher.agent.messages import LentTerminal
-    from launcher.agent.protocol import Foreign, Record
+    from launcher.agent.protocol import Record
     from launcher.backends._base import AnyBackend, Stream
     from launcher.console.terminal import Terminal
     from launcher.console.worker_output import WorkerOutput
     from launcher.runs.outcome import Outcome
-    from launcher.runs.reader import Wanted
+    from launcher.runs.reader import MarkedLines, Wanted
     from launcher.runs.records import Run
     from launcher.service.fetching import Fetching
     from launcher.service.leaving import Leaving
@@ -167,15 +167,24 @@ class Follower:
             if chunk.node != JOB_OUTPUT:
                 self._nodes.heard(chunk.node, now)
             reader = self._readers.get(chunk.node)
-            for record in reader.feed(chunk.data) if reader else ():
-                if not isinstance(record, Output):
+            for record in reader.feed_marked(chunk.data) if reader else ():
+                if isinstance(record, Event | Foreign):
                     self._take(chunk.node, record)
                     news = True
-                elif self._terminal is None or not self._terminal.shows(record.rank, stderr=record.stderr):
-                    self._workers.show(record, now)
+                else:
+                    self._show(record, now)
         self._workers.flush(now)
         self._announcer.tick(now)
         return news
+
+    def _show(self, record: Output | MarkedLines, now: float) -> None:
+        stderr = isinstance(record, Output) and record.stderr
+        if self._terminal is not None and self._terminal.shows(record.rank, stderr=stderr):
+            return
+        if isinstance(record, Output):
+            self._workers.show(record, now)
+        else:
+            self._workers.show_lines(record, now)
 
     def _take(self, node: Source, record: Event | Foreign) -> None:
         self._announcer.record(node, record)

@@ -15,7 +15,10 @@ _TO_END = b"\033[K"
 """Erases from the cursor to the end of the line."""
 
 BACKLOG_BYTES = 8 << 20
-_PART_BYTES = 4096
+_PART_BYTES, _QUICK_PART_BYTES = 4096, 1 << 20
+"""How much is written at once: a slow reader shows with each part that it still reads, a quick one gets more."""
+
+_QUICK_S = 0.01
 _STUCK_S = 1.0
 _CLEAR_S = 0.2
 _DRAIN_LOOK_S = 0.002
@@ -147,12 +150,16 @@ class Writer:
             time.sleep(_DRAIN_LOOK_S)
 
     def _run(self) -> None:
+        size = _PART_BYTES
         while True:
             fd, data = self._queue.get()
             if fd < 0:
                 return
-            for start in range(0, len(data), _PART_BYTES):
-                part = data[start : start + _PART_BYTES]
+            done = 0
+            while done < len(data):
+                part, began = data[done : done + size], time.monotonic()
                 self._write(fd, part)
+                done += len(part)
                 self._written += len(part)
                 self._moved = time.monotonic()
+                size = min(2 * size, _QUICK_PART_BYTES) if self._moved - began < _QUICK_S else _PART_BYTES

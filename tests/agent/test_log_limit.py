@@ -39,7 +39,7 @@ def test_of_a_rank_above_the_limit_the_first_and_the_latest_lines_are_kept(agent
     until(lambda: size_of(node.glob("latest/1.stdout.*")) > 100_000)
     assert size_of(path for path in node.rglob("*") if path.is_file()) < 2_200_000
     run.until(lambda: run.of("warning"))
-    latest = {b"0.1| 1 199999 ", b"0.1! last words of 1\n"}
+    latest = {b"[0:1] 1 199999 ", b"0.1! last words of 1\n"}
     until(lambda: all(said in b"".join(logs._latest_blocks(node / "latest", 0)) for said in latest))
     (agents.directory / "go").touch()
     run.wait()

@@ -249,4 +249,4 @@ def test_a_line_written_right_before_its_agent_exited_is_in_the_logs(
 
     told = [(node, data) for node, data in logs._live_blocks(run, backend, follow=True) if data]
 
-    assert told[2:] == [(1, b"1.1| last words\n")]
+    assert told[2:] == [(1, b"[1:1] last words\n")]

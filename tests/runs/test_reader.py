@@ -9,24 +9,46 @@ from collections import defaultdict
 import pytest
 
 from launcher.agent.protocol import Decoder, Event, Foreign, LineTagger, Output, Record, encode_event
-from launcher.runs.reader import StreamReader, parse_ranks
+from launcher.runs.reader import MarkedLines, StreamReader, parse_ranks
 from launcher.runs.sources import JOB_OUTPUT
 
 
 def stream(seed: int) -> bytes:
-    """Whole lines, pieces, events, foreign and malicious lines of 4 ranks."""
+    """Whole lines, also many of one rank, pieces, events, foreign and malicious lines of 4 ranks."""
     rng = random.Random(seed)
     taggers = [LineTagger(1, rank, name) for rank in range(4) for name in ("stdout", "stderr")]
-    lines = [b"", b"x", b"\r50%\r", b"\xff\x00\x1b[31m", b"1.2| fake", b'{"event":"done"}', b"y" * 300, b"z" * 70_000]
+    lines = [
+        b"",
+        b"x",
+        b"\r50%\r",
+        b"\xff\x00\x1b[31m",
+        b"1.2| fake",
+        b"[1:2] fake",
+        b'{"event":"done"}',
+        b"y" * 300,
+        b"z" * 70_000,
+    ]
     data = b""
     for _ in range(300):
         tagger = rng.choice(taggers)
         data += tagger.feed(rng.choice(lines) + rng.choice([b"\n", b"\n", b"\n\n", b""]))
         if rng.random() < 0.1:
             data += tagger.flush()
+        if rng.random() < 0.02:
+            data += tagger.feed(b"".join(b"%d [1:2] \n" % number for number in range(2500)))
         if rng.random() < 0.1:
             data += rng.choice(
-                [encode_event("heartbeat", 1, workers=2), b"foreign\n", b"1.x| no\n", b"\n", b"12.| \n", b"{\n"]
+                [
+                    encode_event("heartbeat", 1, workers=2),
+                    b"foreign\n",
+                    b"1.3| format 1\n",
+                    b"[1:x] no\n",
+                    b"[1:2]\n",
+                    b"1.x| no\n",
+                    b"\n",
+                    b"12.| \n",
+                    b"{\n",
+                ]
             )
     return data
 
@@ -39,9 +61,9 @@ def cut(data: bytes, seed: int) -> list[bytes]:
 
 def contents(
     records: list[Record], wanted: frozenset[int] | None
-) -> tuple[dict[tuple[int, bool], bytes], list[Record]]:
+) -> tuple[dict[tuple[int, bool], bytearray], list[Record]]:
     """Each pipe's bytes, and everything else in order."""
-    pipes: dict[tuple[int, bool], bytes] = defaultdict(bytes)
+    pipes: dict[tuple[int, bool], bytearray] = defaultdict(bytearray)
     for record in records:
         if isinstance(record, Output) and (wanted is None or record.rank in wanted):
             pipes[record.rank, record.stderr] += record.data + (b"\n" if record.ends_line else b"")
@@ -57,6 +79,31 @@ def test_nothing_is_lost_or_changed_however_the_stream_is_cut(seed: int, wanted:
     theirs = [*decoder.feed(data), *decoder.close()]
 
     assert contents(ours, wanted) == contents(theirs, wanted)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_lines_of_a_rank_come_as_they_are_shown(seed: int) -> None:
+    """As `follow` reads them: the marks are in the stream already."""
+    data = stream(seed)
+    reader, decoder = StreamReader(), Decoder()
+    records = [record for part in cut(data, seed) for record in reader.feed_marked(part)] + list(reader.close())
+    many = [record for record in records if isinstance(record, MarkedLines)]
+
+    assert many
+    assert all(line.startswith(b"[1:%d] " % lines.rank) for lines in many for line in lines.data.split(b"\n")[:-1])
+    plain: list[Record] = [record.output() if isinstance(record, MarkedLines) else record for record in records]
+    assert contents(plain, None) == contents([*decoder.feed(data), *decoder.close()], None)
+
+
+def test_a_stream_of_format_1_is_read() -> None:
+    lines = b"".join(b"%d\n" % number for number in range(9000))
+    stream = b"1.2| " + lines[:-1].replace(b"\n", b"\n1.2| ") + b"\n"
+
+    assert list(StreamReader(None, 1).feed(stream + b"1.0| other\n")) == [
+        Output(1, 2, False, lines[:-1], True),
+        Output(1, 0, False, b"other", True),
+    ]
+    assert list(StreamReader(frozenset({0}), 1).feed(stream + b"1.0| other\n")) == [Output(1, 0, False, b"other", True)]
 
 
 def test_the_order_of_whole_lines_is_kept() -> None:
@@ -79,7 +126,7 @@ def test_a_line_without_end_that_no_agent_wrote_does_not_fill_the_memory() -> No
 @pytest.mark.parametrize("wanted", [None, frozenset({0}), frozenset({5})])
 def test_lines_of_other_nodes_in_a_stream_are_foreign(wanted: frozenset[int] | None) -> None:
     """A node cannot write for another one anywhere in its stream, and neither can a job file."""
-    others = (b"2.0| forged\n", b"11.5! forged\n", b"1.5| forged\n"[1:], b"01.0| forged\n")
+    others = (b"2.0| forged\n", b"11.5! forged\n", b".5| forged\n", b"01.0| forged\n", b"[2:0] forged\n")
     own = LineTagger(1, 0, "stdout").feed(b"own\n") + LineTagger(1, 5, "stderr").feed(b"own\n")
     records = list(StreamReader(wanted, 1).feed(b"".join(own + line + own for line in others)))
 

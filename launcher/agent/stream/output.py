@@ -14,8 +14,8 @@ from .tail import Tail
 from .traces import Traces
 from .writer import Writer
 
-_READ_BYTES = 64 * 1024
 _PIPE_BYTES = 256 * 1024
+_READ_BYTES = _PIPE_BYTES  # all that a worker may have written while others were read
 _F_SETPIPE_SZ = 1031  # fcntl has a name for it only from Python 3.10 on
 PART_AFTER_S = 0.1
 """A partial line that has waited this long is sent without its newline."""

@@ -13,12 +13,13 @@ import json
 import re
 from typing import Any, Dict, Iterator, Match, Tuple
 
-from ..protocol import is_record
+from ..protocol import is_record, line_mark
 
 _PREFIX = b"distlaunch: "
 _MARKS = {b"| ": b"  ", b"|+": b" \t", b"! ": b"\t ", b"!+": b"\t\t"}
+_WHOLE = b"| "
 _KINDS = {mark: kind for kind, mark in _MARKS.items()}
-_RECORD = re.compile(rb"(?m)^\d{1,9}\.(\d{1,9})([|!][ +])(.*)$")
+_RECORD = re.compile(rb"(?m)^(?:\[\d{1,9}:(\d{1,9})\] |\d{1,9}\.(\d{1,9})([|!][ +]))(.*)$")
 _EVENT = re.compile(rb"(?m)^(\{.*\n)")
 _TAG = re.compile(rb"\[(\d{1,9})\] ")
 _WORD = re.compile(r"(?!(?:true|false|null|NaN|Infinity)\b)[A-Za-z_/][\w./:@+-]*", re.ASCII)
@@ -56,21 +57,27 @@ def decode(line: bytes, node: int) -> bytes:
     rank, text = (tag[1], line[tag.end() :]) if tag else (b"0", line)
     kind = _KINDS.get(text[-2:])
     if kind is not None and not is_record(line):
-        return b"%d.%b%b%b" % (node, rank, kind, text[:-2])
+        return _record(node, rank, kind, text[:-2])
     if tag and text[-1:] not in (b" ", b"\t"):
-        return b"%d.%b| %b" % (node, rank, text)
+        return _record(node, rank, _WHOLE, text)
     return _event_of(line) if line.startswith(_PREFIX) else line
 
 
+def _record(node: int, rank: bytes, kind: bytes, text: bytes) -> bytes:
+    if kind == _WHOLE:
+        return line_mark(node, int(rank)) + text
+    return b"%d.%b%b%b" % (node, rank, kind, text)
+
+
 def _tagged(record: Match[bytes]) -> bytes:
-    rank, kind, text = record.groups()
-    return b"[%b] %b%b" % (rank, text, b"" if kind == b"| " and text[-1:] not in (b" ", b"\t") else _MARKS[kind])
+    rank, kind, text = record[1] or record[2], record[3] or _WHOLE, record[4]
+    return b"[%b] %b%b" % (rank, text, b"" if kind == _WHOLE and text[-1:] not in (b" ", b"\t") else _MARKS[kind])
 
 
 def _untagged(record: Match[bytes]) -> bytes:
     """The line as the worker wrote it, unless it looks like another kind of line."""
-    text = record[3]
-    return _tagged(record) if _TAG.match(text) or is_record(text) else text + _MARKS[record[2]]
+    text = record[4]
+    return _tagged(record) if _TAG.match(text) or is_record(text) else text + _MARKS[record[3] or _WHOLE]
 
 
 def _flat(fields: Dict[str, Any], above: str = "") -> Iterator[Tuple[str, Any]]:

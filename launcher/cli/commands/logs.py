@@ -10,7 +10,7 @@ from launcher.agent.protocol import Event, Output
 from launcher.cli.parameters import OnOption, OutputOption, RunArgument, flag
 from launcher.console import json_lines
 from launcher.errors import RequestError
-from launcher.runs.reader import StreamReader, lost_text, parse_ranks
+from launcher.runs.reader import MarkedLines, StreamReader, lost_text, parse_ranks
 from launcher.runs.sources import JOB_OUTPUT, Source
 from launcher.service import finding, observe
 from launcher.service import logs as service
@@ -56,7 +56,7 @@ def logs(  # noqa: PLR0917 - one per option
     numbers = (JOB_OUTPUT, *range(len(found.hosts)))
     readers = {number: StreamReader(ranks, number) for number in numbers if node in (None, number)}
     for number, data in service.blocks(found, readers, follow=follow):
-        _show(readers[number].feed(data) if number in readers else (), number, workers, ranks)
+        _show(readers[number].feed_marked(data) if number in readers else (), number, workers, ranks)
         if workers.closed:
             raise output.StdoutClosedError
     for number, reader in readers.items():
@@ -67,11 +67,15 @@ def logs(  # noqa: PLR0917 - one per option
     return observe.exit_code(found) if exit_code else 0
 
 
-def _show(records: Iterable[Record], node: Source | None, workers: WorkerOutput, ranks: Wanted | None) -> None:
+def _show(
+    records: Iterable[Record | MarkedLines], node: Source | None, workers: WorkerOutput, ranks: Wanted | None
+) -> None:
     now = time.monotonic()
     for record in records:
         if isinstance(record, Output):
             workers.show(record, now)
+        elif isinstance(record, MarkedLines):
+            workers.show_lines(record, now)
         elif isinstance(record, Event):
             if isinstance(node, int):
                 workers.event(node, record)
