@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from launcher.agent.system.folding import folded
 from launcher.console import live_line
 from launcher.runs.start_progress import StartProgress
 from launcher.system import amounts
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from launcher.runs.outcome import Outcome
+
+_NAMED = 4
+"""A live line has room for so many names or ranges."""
 
 
 class StartLine:
@@ -113,4 +117,4 @@ class StartLine:
     def _names(self, nodes: list[int]) -> str:
         """The nodes' hosts, if the plan has one for each node."""
         have = len(set(self._hosts)) == len(self._hosts)
-        return amounts.listed(self._hosts[node] if have else f"node {node}" for node in nodes)
+        return folded((self._hosts[node] if have else f"node {node}" for node in nodes), _NAMED)
