@@ -209,6 +209,7 @@ class Announcer:
             who = f"{self._places(nodes)} wait{'s' * (len(nodes) == 1)} "
             self._once((who if nodes != [_BACKEND] else "") + text, text)
         self._warn(now)
+        self._progress.tick(now)
 
     def close(self) -> None:
         """Print what still waits for other nodes to send the same."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from typing import TYPE_CHECKING
 
 from launcher.agent.system.folding import folded
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 _NAMED = 4
 """A live line has room for so many names or ranges."""
+
+_MANY, _EVERY_S = 64, 0.25
+"""The line of more nodes is made at most this often: it names those that are missing."""
 
 
 class StartLine:
@@ -34,6 +39,7 @@ class StartLine:
         self._restart = ""
         """Which restart of the workers is under way."""
 
+        self._stale, self._next = False, 0.0
         self._show("")
 
     def heard(self, node: int, event: str, fields: Mapping[str, Any]) -> None:
@@ -45,6 +51,14 @@ class StartLine:
             self._ended.add(node)
         self._stopping |= event in ("stopping", "failure")
         if self._progress.heard(node, event) | self._workers_end(node, event, fields):
+            self._stale = True
+            if len(self._hosts) <= _MANY:
+                self.tick(math.inf)
+
+    def tick(self, now: float) -> None:
+        """Show what has changed; of many nodes, a few times per second."""
+        if self._stale and now >= self._next:
+            self._stale, self._next = False, time.monotonic() + _EVERY_S
             self._show("")
 
     def _workers_end(self, node: int, event: str, fields: Mapping[str, Any]) -> bool:

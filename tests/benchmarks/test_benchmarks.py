@@ -34,6 +34,7 @@ SMALLEST = {
     "stacks.py": ("--rounds", "1", "--nodes", "2", "--ranks", "2"),
     "k8s_follow.py": ("--pods", "4", "--lines", "20"),
     "watching.py": ("--seconds", "2", "--nodes", "2", "--ranks", "2"),
+    "following.py": ("--seconds", "2", "--nodes", "2,70", "--ranks", "2"),
     "before_after.py": (str(ROOT), "--rounds", "1", "--workers", "1", "--no-warm-up", "--only", "cli,start"),
 }
 SMALLEST_ON_CLUSTERS = {
@@ -59,6 +60,7 @@ COMPARED = {
     "stacks.py": ("stacks of 4 ranks on 2 nodes", "median"),
     "k8s_follow.py": ('"pods": 4', '"whole": true'),
     "watching.py": ("top ", "samples "),
+    "following.py": ("ratio to 1 CPU", "| 2 |", "| 70 |"),
     "before_after.py": ("| distlaunch ls |", "| start, as torchrun, 1 workers |"),
     "slurm.py": (
         "distlaunch --detach / submitit, cpu ratio",
