@@ -30,7 +30,7 @@ _TURN_S = 0.0001
 """For each of many files: how long it is until it is looked at again at the earliest."""
 
 _SILENT_SHARE, _SILENT_MOST_S = 1 / 8, 0.5
-"""A file that has been silent for a while is looked at again after this share of that time, and at most so long."""
+"""A silent file is looked at again after this share of its silence, and at the latest after this time."""
 
 _READ_BYTES = 1 << 20
 _READ_ALL_BYTES, _READ_LEAST_BYTES = 1 << 20, 1 << 13
