@@ -77,7 +77,7 @@ def test_tasks_of_an_array_and_roles_have_it_from_there_too(login: Login) -> Non
     login.write("agent.py", AGENT)
     login.write("pair.toml", PAIR.replace("talks.py", "agent.py"))
     with own_disks(login) as disk:
-        array = login("slurm", "--name", "array", "--array", "0-1", "--nodes", "2", "--log-ranks", "all", *many(disk), "agent.py")
+        array = login("slurm", "--name", "array", "--array", "0-1", "--nodes", "2", *many(disk), "agent.py")
         roles = login("slurm", "--log-ranks", "all", *many(disk), "--roles", "pair.toml")
         login.slurm.wait_idle()
 
