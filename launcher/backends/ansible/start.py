@@ -33,7 +33,7 @@ def start(run_dir: Path, hosts: Sequence[str], secrets: Sequence[str], login: Lo
     running.run({name: os.environ[name] for name in secrets})
     _check(len(hosts), running)
     handle = _handle(run_dir, hosts, running, login)
-    for text in (*running.notes, *_left_out(running)):
+    for text in (*_together(running.notes, hosts), *_left_out(running)):
         output.warn(text)
     if _own_directories(handle, running):
         output.note(
@@ -172,6 +172,19 @@ def _about_master(handle: AnsibleHandle) -> str:
 def _left_out(running: playbook.Playbook) -> list[str]:
     problems = {host: clean(problem["message"]) for host, problem in running.problems.items()}
     return [f"left out: {line}" for line in hosts_lines(problems)]
+
+
+def _together(notes: Sequence[str], hosts: Sequence[str]) -> list[str]:
+    """Notes, those about single hosts as one for all hosts with the same."""
+    found: list[str] = []
+    said: dict[str, str] = {}
+    for note in notes:
+        host, colon, message = note.partition(": ")
+        if colon and host in hosts and host not in said:
+            said[host] = message
+        else:
+            found.append(note)
+    return found + hosts_lines(said)
 
 
 def clean(message: str) -> str:
