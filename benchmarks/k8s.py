@@ -1,6 +1,6 @@
 """What `distlaunch k8s` costs at 1,000 nodes, against `kubectl apply` of the same Job. Needs root, and Go once.
 
-    python benchmarks/k8s.py [--nodes 1000] [--rounds 3]
+    python benchmarks/k8s.py [--nodes 1000] [--rounds 3] [--only count,compare]
 
 The control plane is real, the nodes are simulated by kwok. Both submit the same objects; the time is from the start of
 the command until all pods run.
@@ -122,14 +122,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3, help="that count, after one that does not")
+    parser.add_argument("--only", default="count,compare")
     parser.add_argument("--no-warm-up", action="store_true", help="count the first round, too")
     options = parser.parse_args()
     settings = KubeOptions(nodes=False, simulated_nodes=options.nodes, lost_after_s=600)
     with tempfile.TemporaryDirectory() as scratch, Testbed().up(1, kubernetes=settings) as testbed:
         Path(scratch, "project").mkdir()
         Path(scratch, "project/x.py").write_text("print(1)\n")
-        count(testbed.kube, scratch, options.nodes)
-        compare(testbed.kube, scratch, options.nodes, options.rounds, warm=not options.no_warm_up)
+        if "count" in options.only:
+            count(testbed.kube, scratch, options.nodes)
+        if "compare" in options.only:
+            compare(testbed.kube, scratch, options.nodes, options.rounds, warm=not options.no_warm_up)
 
 
 if __name__ == "__main__":

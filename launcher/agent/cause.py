@@ -52,7 +52,6 @@ WAITED: Dict[str, Callable[[Cause], bool]] = {
 }
 """How a rank's wait in a collective ended: it timed out, or another waiting rank exited."""
 
-_NAMED = 16
 """Maximum number of ranks that a message names."""
 
 _SYNTAX_ERROR = rb'(?m)^  File ".*", line \d+\n(?:    .*\n)*(?:SyntaxError|IndentationError|TabError): .*$'
@@ -235,9 +234,10 @@ def timed_out(waited: Cause, ranks: Collection[int], every: Sequence[int], where
 
 
 def _ranks(ranks: List[int]) -> str:
-    """`rank 2` or `ranks 0, 1, 3`; of many ranks, the first few."""
-    more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:_NAMED]))}{more}"
+    """`rank 2` or `ranks 0-3,7`."""
+    from .system.folding import counted  # few runs end like this
+
+    return counted(ranks, "rank")
 
 
 def one_line(message: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import time
-from collections import deque
+from heapq import heapreplace
 from typing import TYPE_CHECKING, BinaryIO
 
 from launcher.agent.system import processes
@@ -12,7 +14,7 @@ from launcher.runs.sources import JOB_OUTPUT, Source
 from launcher.system import input_file, storage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
 _POLL_S, _POLL_EARLY_S = 0.02, 0.004
@@ -21,9 +23,21 @@ _EARLY_S = 1.0
 
 _FEW = 4
 
+_MANY = 64
+"""So many files are all looked at each time; more of them by turns, those that are silent for long less often."""
+
+_TURN_S = 0.0001
+"""For each of many files: how long it is until it is looked at again at the earliest."""
+
+_SILENT_SHARE, _SILENT_MOST_S = 1 / 8, 0.5
+"""A silent file is looked at again after this share of its silence, and at the latest after this time."""
+
 _READ_BYTES = 1 << 20
 _READ_ALL_BYTES, _READ_LEAST_BYTES = 1 << 20, 1 << 13
 """About how much is read at once, of all files together, and at least of each: the memory of many files is bounded."""
+
+_MOST_OPEN = 128
+"""So many files stay open at most."""
 
 _OTHER_FILES = 64
 """Files that the launcher may have open besides streams; queries and programs must never fail for lack of them."""
@@ -44,14 +58,10 @@ class FileStream:
             self._paths[JOB_OUTPUT] = f"{run_dir}/job.out"
         self._offsets: dict[Source, int] = dict(offsets.items())
         self._files: dict[Source, BinaryIO] = {}
-        self._kept = allow_files(len(self._paths))
+        self._kept = allow_files(min(len(self._paths), _MOST_OPEN))
         """How many files stay open; the others are opened for each read."""
 
-        self._early_until = time.monotonic() + _EARLY_S
-        self._early_s = min(_POLL_S, _POLL_EARLY_S * max(1.0, len(self._paths) / _FEW))
-        self._turns = deque(self._paths)
-        """Files in the order in which they are read."""
-
+        self._turns = _Turns(self._paths)
         self._block = min(_READ_BYTES, max(_READ_LEAST_BYTES, _READ_ALL_BYTES // max(1, len(self._paths))))
 
     def read(self, timeout_s: float) -> list[Chunk]:
@@ -61,36 +71,41 @@ class FileStream:
             chunks, now = self._read_some(), time.monotonic()
             if chunks or now >= limit:
                 return chunks
-            time.sleep(min(self._early_s if now < self._early_until else _POLL_S, limit - now))
+            time.sleep(min(self._turns.pause_s(now), limit - now))
 
     def _read_some(self) -> list[Chunk]:
         """A chunk of each file that has grown; the others have the next turn if it is enough."""
-        chunks, size = [], 0
-        for node in tuple(self._turns):
-            if chunk := self._read_node(node):
-                chunks.append(chunk)
-                size += len(chunk.data)
-            self._turns.rotate(-1)
+        chunks, size, now = [], 0, time.monotonic()
+        for node in self._turns.due(now):
+            data = self._read_node(node)
+            if data:
+                chunks.append(Chunk(node, data))
+                size += len(data)
+            self._turns.looked(node, now, len(data), more=len(data) == self._block)
             if size >= _READ_ALL_BYTES:
                 break
         return chunks
 
-    def _read_node(self, node: Source) -> Chunk | None:
+    def _read_node(self, node: Source) -> bytes:
         with storage.read_errors(self._paths[node]):
             file = self._files.get(node) or self._open(node)
             data = file.read(self._block) if file else b""
             if file and node not in self._files:
                 self._offsets[node] = file.tell()
                 file.close()
-        return Chunk(node, data) if data else None
+        return data
 
     def _open(self, node: Source) -> BinaryIO | None:
+        """The file at its offset; of those that do not stay open, only one that has grown."""
+        offset, stays = self._offsets.get(node, 0), len(self._files) < self._kept
         try:
+            if not stays and os.stat(self._paths[node]).st_size == offset:
+                return None
             file = input_file.open_file(self._paths[node])
         except FileNotFoundError:
             return None
-        file.seek(self._offsets.get(node, 0))
-        if len(self._files) < self._kept:
+        file.seek(offset)
+        if stays:
             self._files[node] = file
         return file
 
@@ -98,3 +113,40 @@ class FileStream:
         """Close the files."""
         for file in self._files.values():
             file.close()
+
+
+class _Turns:
+    """When each file is looked at: a few of them each time, of many those that are due, together in ticks."""
+
+    def __init__(self, files: Collection[Source]) -> None:
+        began = time.monotonic()
+        self._early_until = began + _EARLY_S
+        self._early_s = min(_POLL_S, _POLL_EARLY_S * max(1.0, len(files) / _FEW))
+        self._tick_s = 0.0 if len(files) <= _MANY else max(_POLL_S, _TURN_S * len(files))
+        self._grown = dict.fromkeys(files, began)
+        """When each has grown last."""
+
+        self._looks = itertools.count()
+        self._waiting = [(0.0, next(self._looks), node) for node in files]
+        """A heap: when, and in which order."""
+
+    def due(self, now: float) -> Iterator[Source]:
+        """The files to look at, those first that have waited for longest; `looked` follows on each."""
+        while self._waiting and self._waiting[0][0] < now:
+            yield self._waiting[0][2]
+
+    def looked(self, node: Source, now: float, read: int, *, more: bool) -> None:
+        """Note that the first of them was looked at, and how much was read; `more`: there may be more of it."""
+        if read:
+            self._grown[node] = now
+        due = now
+        if self._tick_s and not more:
+            wait = min((now - self._grown[node]) * _SILENT_SHARE, _SILENT_MOST_S)
+            due = (now // self._tick_s + max(1, round(wait / self._tick_s))) * self._tick_s
+        heapreplace(self._waiting, (due, next(self._looks), node))
+
+    def pause_s(self, now: float) -> float:
+        """How long there is nothing to look at."""
+        if self._tick_s:
+            return max(_POLL_EARLY_S, self._waiting[0][0] - now)
+        return self._early_s if now < self._early_until else _POLL_S

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from launcher import output
 from launcher.agent.failures import Failure, again
 from launcher.agent.protocol import Event
+from launcher.agent.system.folding import folded
 from launcher.console import summary
 from launcher.console.gathered import Gathered
 from launcher.console.node_warnings import NodeWarnings
 from launcher.console.places import Places
 from launcher.console.start_line import StartLine
 from launcher.runs.outcome import debugged
-from launcher.runs.reader import hang_text, lost_text
+from launcher.runs.reader import hang_text
 from launcher.runs.sources import JOB_OUTPUT, Source
 from launcher.system import amounts
 
@@ -113,17 +114,16 @@ class Announcer:
             self._once(
                 f"stopping: {Failure.CANCELLED if reason == Failure.PREEMPTED and self._is_cancelled() else reason}"
             )
-        elif record.name in ("lines_lost", "hang", "flight_recorder"):
-            self._odd(record.name, node, fields)
+        elif record.name in ("hang", "flight_recorder"):
+            self._odd(record.name, fields)
 
-    def _odd(self, event: str, node: int, fields: dict[str, Any]) -> None:
+    def _odd(self, event: str, fields: dict[str, Any]) -> None:
         """Announce what went wrong without ending the run, and where more of it is."""
         if event == "flight_recorder":
             self._once(f"flight recorder: {', '.join(fields.get('files') or fields.get('problems') or [])}")
             return
         self._workers.end_line()
-        lost = f"{self._place(node)}: {lost_text(fields)}"
-        output.warn(hang_text(fields) if event == "hang" else lost)
+        output.warn(hang_text(fields))
 
     def _gather(self, node: int, event: str, fields: dict[str, Any], now: float) -> None:
         """Take what many nodes may report alike: their waits and warnings."""
@@ -168,8 +168,10 @@ class Announcer:
 
     def silent(self, node: int, for_s: float) -> None:
         """Announce a node that sends nothing although its agent runs."""
-        stuck = "its disk, its stream or the connection from there is stuck; the run continues"
-        self._note(f"{self._place(node)} has sent nothing for {for_s:.0f} s, though its agent runs: {stuck}")
+        since = f"sent nothing for {for_s // 10 * 10:.0f} s, though"
+        stuck = "disk, stream or connection is stuck; the run continues"
+        one, several = f"has {since} its agent runs: its {stuck}", f"have {since} their agents run: their {stuck}"
+        self._warnings.notes.add((one, several), node, time.monotonic())
 
     def asked(self, backend: str, refusal: str) -> None:
         """Note that the backend could not report the run's state or, without a `refusal`, that it could."""
@@ -183,12 +185,13 @@ class Announcer:
         """Note that a node could not be reached or, without a `refusal`, that it could. Announces each change once."""
         if not refusal:
             if self._unreached.pop(node, 0.0) < 0:
-                self._note(f"{self._place(node)} is reached again")
+                self._warnings.notes.add(("is reached again", "are reached again"), node, time.monotonic())
             return
         since = self._unreached.setdefault(node, time.monotonic())
         if 0 <= since <= time.monotonic() - UNREACHED_S:
             self._unreached[node] = -1.0
-            self._note(f"{self._place(node)} has not been reached for {UNREACHED_S:.0f} s: {refusal}")
+            text = f"not been reached for {UNREACHED_S:.0f} s: {refusal}"
+            self._warnings.notes.add((f"has {text}", f"have {text}"), node, time.monotonic())
 
     def ending(self) -> None:
         """Note that the backend is asked to end the run."""
@@ -206,12 +209,15 @@ class Announcer:
             who = f"{self._places(nodes)} wait{'s' * (len(nodes) == 1)} "
             self._once((who if nodes != [_BACKEND] else "") + text, text)
         self._warn(now)
+        self._progress.tick(now)
 
     def close(self) -> None:
-        """Print the warnings that still wait for other nodes to send the same."""
+        """Print what still waits for other nodes to send the same."""
         self._warn(math.inf)
 
     def _warn(self, now: float) -> None:
+        for (one, several), nodes in self._warnings.notes.due(now):
+            self._note(f"{self._places(nodes)} {one if len(nodes) == 1 else several}")
         for text, nodes in self._warnings.due(now):
             self._workers.end_line()
             output.warn(f"{self._places(nodes)}: {text}")
@@ -256,11 +262,11 @@ class Announcer:
         return self._where.hosts.get(node) or (self._hosts[node] if node < len(self._hosts) else "?")
 
     def _places(self, nodes: Sequence[int]) -> str:
-        """The node, or how many, with a few of their hosts."""
+        """The node, or how many, with their hosts."""
         if len(nodes) == 1:
             return self._place(nodes[0])
         hosts = dict.fromkeys(self._host(node) for node in nodes)
-        return f"{len(nodes)} nodes ({amounts.listed(hosts)})"
+        return f"{len(nodes)} nodes ({folded(hosts)})"
 
     def _note(self, *lines: str) -> None:
         self._workers.end_line()

@@ -6,7 +6,8 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher import output
-from launcher.console import summary, tables
+from launcher.agent.system.folding import folded, ranges
+from launcher.console import tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,10 +66,10 @@ def rows(places: Sequence[Place]) -> list[tuple[str, ...]]:
             groups.append([place])
     return [
         (
-            _hosts([place.host for place in group]),
-            summary.ranks_text(tuple(place.node for place in group)),
+            folded((place.host for place in group), few=1),
+            ranges(place.node for place in group),
             *((group[0].role,) if group[0].role else ()),
-            summary.ranks_text(tuple(rank for place in group for rank in place.ranks)),
+            ranges(rank for place in group for rank in place.ranks) or "-",
         )
         for group in groups
     ]
@@ -79,10 +80,3 @@ def _follows(before: Place, place: Place) -> bool:
     if one is None or two is None or place.node != before.node + 1 or place.role != before.role:
         return False
     return (one[1], str(int(one[2]) + 1).zfill(len(one[2])), one[3]) == (two[1], two[2], two[3])
-
-
-def _hosts(hosts: Sequence[str]) -> str:
-    first, last = _NUMBERED.fullmatch(hosts[0]), _NUMBERED.fullmatch(hosts[-1])
-    if len(hosts) == 1 or first is None or last is None:
-        return hosts[0]
-    return f"{first[1]}[{first[2]}-{last[2]}]{first[3]}"

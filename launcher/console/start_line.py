@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import time
 from typing import TYPE_CHECKING
 
+from launcher.agent.system.folding import folded
 from launcher.console import live_line
 from launcher.runs.start_progress import StartProgress
 from launcher.system import amounts
@@ -13,6 +16,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from launcher.runs.outcome import Outcome
+
+_NAMED = 4
+"""A live line has room for so many names or ranges."""
+
+_MANY, _EVERY_S = 64, 0.25
+"""The line of more nodes is made at most this often: it names those that are missing."""
 
 
 class StartLine:
@@ -30,6 +39,7 @@ class StartLine:
         self._restart = ""
         """Which restart of the workers is under way."""
 
+        self._stale, self._next = False, 0.0
         self._show("")
 
     def heard(self, node: int, event: str, fields: Mapping[str, Any]) -> None:
@@ -41,6 +51,14 @@ class StartLine:
             self._ended.add(node)
         self._stopping |= event in ("stopping", "failure")
         if self._progress.heard(node, event) | self._workers_end(node, event, fields):
+            self._stale = True
+            if len(self._hosts) <= _MANY:
+                self.tick(math.inf)
+
+    def tick(self, now: float) -> None:
+        """Show what has changed; of many nodes, a few times per second."""
+        if self._stale and now >= self._next:
+            self._stale, self._next = False, time.monotonic() + _EVERY_S
             self._show("")
 
     def _workers_end(self, node: int, event: str, fields: Mapping[str, Any]) -> bool:
@@ -113,4 +131,4 @@ class StartLine:
     def _names(self, nodes: list[int]) -> str:
         """The nodes' hosts, if the plan has one for each node."""
         have = len(set(self._hosts)) == len(self._hosts)
-        return amounts.listed(self._hosts[node] if have else f"node {node}" for node in nodes)
+        return folded((self._hosts[node] if have else f"node {node}" for node in nodes), _NAMED)

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 from launcher import output
 from launcher.agent import failures
 from launcher.agent.failures import Failure
-from launcher.console import tables
+from launcher.agent.system.folding import folded, ranges
+from launcher.console import alike_rows, places, tables
+from launcher.console.places import Place
 from launcher.payload import scripts
 from launcher.runs import status
 from launcher.system import amounts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from launcher.backends._plan import Plan, PlannedNode
     from launcher.payload.snapshot import Snapshot
@@ -42,7 +44,7 @@ def job(run: Run) -> str:
 
 
 def plan_table(plan: Plan, meeting: Mapping[str, Any] | None = None, hosts: Sequence[str] = ()) -> str:
-    """Host, node rank and ranks of each node, and the master address. Many nodes of one host share a row.
+    """Host, node rank and ranks of each node, and the master address. Many nodes share rows.
 
     `meeting`: `address`, `port` and `reason`, if they were chosen at the start. `hosts`: those chosen at the start.
     """
@@ -57,7 +59,13 @@ def plan_table(plan: Plan, meeting: Mapping[str, Any] | None = None, hosts: Sequ
 
     rows: list[tuple[str, ...]] = []
     first, has_roles = 0, any(node.role for node in plan.nodes)
-    alike = groupby(plan.nodes[: len(hosts) or None], key=lambda node: (host_of(node), node.role))
+    started = plan.nodes[: len(hosts) or None]
+    heads = ("HOST", "NODE", *(("ROLE",) if has_roles else ()), "RANKS", "MASTER")
+    if len({host_of(node) for node in started}) > alike_rows.MANY:
+        each = [Place(host_of(node), node.node_rank, ranks, node.role) for node, ranks in _ranked(started)]
+        rows = [(*row, "" if number else master) for number, row in enumerate(places.rows(each))]
+        return tables.table(heads, rows, output.STDERR)
+    alike = groupby(started, key=lambda node: (host_of(node), node.role))
     for (host, _), grouped in alike:
         nodes = list(grouped)
         for part in [nodes] if len(nodes) > _ROWS_PER_HOST else [[node] for node in nodes]:
@@ -68,17 +76,21 @@ def plan_table(plan: Plan, meeting: Mapping[str, Any] | None = None, hosts: Sequ
             role = (part[0].role,) if has_roles else ()
             rows.append((host, where, *role, ranks, master if part[0].node_rank == 0 else ""))
             first = last
-    heads = ("HOST", "NODE", *(("ROLE",) if has_roles else ()), "RANKS", "MASTER")
     return tables.table(heads, rows, output.STDERR)
 
 
-def ranks_text(ranks: range | tuple[int, ...]) -> str:
-    """`0-3`, or a list if they are not consecutive."""
-    if not ranks:
-        return "-"
-    if len(ranks) > 1 and ranks[-1] - ranks[0] == len(ranks) - 1:
-        return f"{ranks[0]}-{ranks[-1]}"
-    return ",".join(map(str, ranks))
+def _ranked(nodes: Sequence[PlannedNode]) -> Iterator[tuple[PlannedNode, tuple[int, ...]]]:
+    """Each node with its ranks, as far as they are known."""
+    first: int | None = 0
+    for node in nodes:
+        last = None if first is None or node.workers is None else first + node.workers
+        yield node, () if first is None or last is None else tuple(range(first, last))
+        first = last
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """`0-3,7`."""
+    return ranges(ranks) or "-"
 
 
 def files(texts: Mapping[str, str]) -> str:
@@ -126,7 +138,7 @@ def outputs(run: Run, state: RunState) -> list[str]:
         where = node.get("output_dir") or (run.output_dir if node["node"] == 0 else None)
         if where is not None:
             places.setdefault(where, []).append(node["host"])
-    lines = [f"{where} on {amounts.listed(list(dict.fromkeys(hosts)), _PLACES)}" for where, hosts in places.items()]
+    lines = [f"{where} on {folded(hosts, _PLACES)}" for where, hosts in places.items()]
     more = [f"and {len(lines) - _PLACES} more directories (--output json)"] if len(lines) > _PLACES else []
     return lines[:_PLACES] + more
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from launcher.agent.system.folding import folded
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -20,6 +22,6 @@ def culprits(pairs: Iterable[tuple[int, int]]) -> Iterable[tuple[int, list[int]]
 
 
 def some(nodes: Sequence[int], hosts: Mapping[int, str]) -> str:
-    """`n1, n2` or `7 hosts (n1, n2, ...)`."""
+    """`n1, n2` or `7 hosts (n[1-7])`."""
     names = [str(hosts.get(node, f"node {node}")) for node in nodes]
-    return ", ".join(names) if len(names) <= 3 else f"{len(names)} hosts ({', '.join(names[:3])}, ...)"
+    return folded(names) if len(names) <= 3 else f"{len(names)} hosts ({folded(names)})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
+from launcher.agent.system.folding import counted
 from launcher.pages import drawing, scale
 from launcher.pages.scale import Scale
 from launcher.system import amounts
@@ -47,9 +48,7 @@ def series(found: Series, begin: float) -> str:
 def outliers(found: Series) -> str:
     """Which nodes stand out, in words."""
     nodes = [curve["node"] for curve in found["nodes"] if curve["outlier"]]
-    return (
-        f"node{'s' * (len(nodes) > 1)} {amounts.listed(nodes, 5)} stand{'s' * (len(nodes) == 1)} out" if nodes else ""
-    )
+    return f"{counted(nodes, 'node')} stand{'s' * (len(nodes) == 1)} out" if nodes else ""
 
 
 def loss_text(found: ProgressCurve) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from launcher import backends, output
+from launcher.agent.system.folding import folded
 from launcher.console import summary
 from launcher.doctor import checks, examine, findings, heat_map
 from launcher.doctor.findings import Finding
@@ -174,7 +175,7 @@ def release(cluster: str | None, hosts: tuple[str, ...]) -> dict[str, str]:
         )
     config.load().cluster(cluster, lambda name: backends.load(name).options)
     if unknown := [host for host in hosts if host not in quarantine.hosts(cluster, os.environ)]:
-        listed = ", ".join(quarantine.hosts(cluster, os.environ)) or "no host"
+        listed = folded(quarantine.hosts(cluster, os.environ)) or "no host"
         raise SpecError(f"{unknown[0]} is not in {cluster}'s quarantine", hint=f"in it: {listed}")
     quarantine.release(cluster, hosts, os.environ)
     return quarantine.hosts(cluster, os.environ)

@@ -15,6 +15,7 @@ from launcher.service.fetch_node import Files, Node, Progress
 from launcher.settings import config
 from launcher.settings.options import JobOptions
 from launcher.system import amounts
+from launcher.system.hosts import places
 from launcher.system.question import Question
 
 if TYPE_CHECKING:
@@ -156,10 +157,9 @@ class Transfer:
         files = sum(len(each.files) for each in found)
         here = f"{amounts.counted(files, 'other file')} are in {str(self._to)!r}"
         if failed:
-            hosts = [f"node {rank} ({run.hosts[rank]})" for rank in failed]
             why = next(iter(failed.values()))
             raise CommandError(
-                f"not fetched from {amounts.listed(hosts, _SHOWN)}: {why.message}",
+                f"not fetched from {places(sorted(failed), run.hosts.__getitem__)}: {why.message}",
                 hint=f"{here}; distlaunch fetch {run.id} --node {next(iter(failed))} tries it again",
             )
         if changed:

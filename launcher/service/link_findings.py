@@ -7,6 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.system import amounts
+from launcher.system.hosts import places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -106,4 +107,4 @@ def _told(level: str, title: str, hosts: Sequence[str], found: Sequence[tuple[_L
 
 
 def _named(nodes: Sequence[int], hosts: Sequence[str]) -> str:
-    return amounts.listed((f"{hosts[node]} (node {node})" for node in nodes), _SHOWN)
+    return places(nodes, lambda node: hosts[node])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.runs.sample_series import mean
 from launcher.system import amounts
+from launcher.system.hosts import places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -46,10 +47,11 @@ def of_recorders(told: Sequence[tuple[int, Mapping[str, Any]]]) -> Iterator[Obse
 
 
 def _lost(state: RunState) -> Iterator[Observation]:
-    for node in state["nodes"]:
-        if node["lines_lost"]:
-            lost = f"{node['host']} (node {node['node']}): {node['lines_lost']:,} lines of workers are not in the logs"
-            yield {"level": "problem", "title": "Lines were lost", "detail": lost, "nodes": [node["node"]]}
+    hosts = {node["node"]: node["host"] for node in state["nodes"] if node["lines_lost"]}
+    if hosts:
+        count = sum(node["lines_lost"] for node in state["nodes"])
+        lost = f"{places([*hosts], hosts.__getitem__)}: {count:,} lines of workers are not in the logs"
+        yield {"level": "problem", "title": "Lines were lost", "detail": lost, "nodes": [*hosts]}
 
 
 def _stragglers(odd: Sequence[Finding]) -> Iterator[Observation]:
@@ -64,7 +66,7 @@ def _of_series(each: Series, hosts: Mapping[int, str]) -> Iterator[Observation]:
     means = {curve["node"]: value for curve in each["nodes"] if (value := mean(curve["values"])) is not None}
     idle = [node for node, value in means.items() if each["name"] == "gpu" and value < _IDLE_PERCENT]
     if idle:
-        names = "all nodes" if len(idle) == len(means) else amounts.listed(_name(node, hosts) for node in idle)
+        names = "all nodes" if len(idle) == len(means) else places(idle, lambda node: hosts.get(node, "?"))
         use = amounts.measured(round(sum(means[node] for node in idle) / len(idle), 1), "%")
         yield {"level": "problem", "title": "Idle GPUs", "detail": f"{names}: busy {use} of the time", "nodes": idle}
     odd = [curve["node"] for curve in each["nodes"] if curve["outlier"] and curve["node"] not in idle]

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from launcher import output
+from launcher.agent.system.folding import folded
 from launcher.errors import LaunchError
 from launcher.settings.quarantine import QUARANTINE
 
@@ -53,8 +54,9 @@ def _look(run: Run, cluster: str, hosts: Mapping[int, str]) -> None:
         back = f"distlaunch doctor --on {cluster} --release {one['host']}"
         output.warn(f"{one['host']} is in {cluster}'s quarantine from now on: {one['message']}; to undo it: {back}")
     few = f"for another run of this size, `distlaunch hosts --on {cluster}` shows too few hosts"
-    for one in found[len(kept) :]:
-        output.warn(f"{one['host']} was slow, and is not put into quarantine: {few}")
+    if left := [one["host"] for one in found[len(kept) :]]:
+        was = "was slow, and is" if len(left) == 1 else "were slow, and are"
+        output.warn(f"{folded(left)} {was} not put into quarantine: {few}")
 
 
 def _most(run: Run, cluster: str, used: set[str]) -> int:

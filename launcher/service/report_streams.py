@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from launcher.agent.system.folding import counted
 from launcher.errors import BackendUnavailableError, StorageError
 from launcher.runs import sample_series, samples
 from launcher.runs.history import History
@@ -12,7 +13,6 @@ from launcher.runs.tails import StreamSearch
 from launcher.runs.taken_stacks import TakenStacks
 from launcher.service import logs
 from launcher.service.link_findings import NetworkNotes
-from launcher.system import amounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -97,7 +97,7 @@ class ReportStreams:
     def silent(self) -> str:
         """Which nodes have sent nothing, in words; empty if all have."""
         silent = [node for node in self._nodes if node not in self._seen]
-        return f"node{'s' * (len(silent) > 1)} {amounts.listed(silent, 10)}" if silent else ""
+        return counted(silent, "node") if silent else ""
 
     def samples(self) -> dict[int, Sequence[NodeSample]]:
         """The samples of each node that has sent some."""

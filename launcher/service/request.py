@@ -262,17 +262,16 @@ def check_job(job: Mapping[str, config.Setting], *, every: bool = False) -> None
 
 def _leave_out(cluster: str, own: dict[str, config.Setting]) -> None:
     """Add the cluster's quarantined hosts to its backend's `exclude`."""
+    from launcher.agent.system.folding import folded
     from launcher.settings import quarantine
 
     bad = quarantine.hosts(cluster, os.environ) if cluster else {}
     if bad and "exclude" not in own:
-        output.note(f"{cluster}'s quarantine ({', '.join(bad)}) has no effect: this backend chooses no hosts")
+        output.note(f"{cluster}'s quarantine ({folded(bad)}) has no effect: this backend chooses no hosts")
     elif bad:
         given = own["exclude"]
         own["exclude"] = config.Setting(",".join([*filter(None, [given.value]), *bad]), f"{given.source} + quarantine")
-        output.note(
-            f"leaving out {', '.join(bad)}: they are in {cluster}'s quarantine (distlaunch hosts --on {cluster})"
-        )
+        output.note(f"leaving out {folded(bad)}: they are in {cluster}'s quarantine (distlaunch hosts --on {cluster})")
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,8 +32,10 @@ SMALLEST = {
     "sync.py": ("--rounds", "1", "--steps", "4", "--batch-size", "2", "--side", "32", "--ways", "average-gradients"),
     "restart.py": ("--runs", "1", "--torchrun-runs", "1", "--limit", "90"),
     "stacks.py": ("--rounds", "1", "--nodes", "2", "--ranks", "2"),
+    "ssh_many.py": ("--hosts", "3"),
     "k8s_follow.py": ("--pods", "4", "--lines", "20"),
     "watching.py": ("--seconds", "2", "--nodes", "2", "--ranks", "2"),
+    "following.py": ("--seconds", "2", "--nodes", "2,70", "--ranks", "2"),
     "before_after.py": (str(ROOT), "--rounds", "1", "--workers", "1", "--no-warm-up", "--only", "cli,start"),
 }
 SMALLEST_ON_CLUSTERS = {
@@ -57,8 +59,10 @@ COMPARED = {
     "sync.py": ("`ddp`", "`average-gradients`"),
     "restart.py": ("distlaunch / torchrun",),
     "stacks.py": ("stacks of 4 ranks on 2 nodes", "median"),
+    "ssh_many.py": ("ratio to the target", "| 3 |"),
     "k8s_follow.py": ('"pods": 4', '"whole": true'),
     "watching.py": ("top ", "samples "),
+    "following.py": ("ratio to 1 CPU", "| 2 |", "| 70 |"),
     "before_after.py": ("| distlaunch ls |", "| start, as torchrun, 1 workers |"),
     "slurm.py": (
         "distlaunch --detach / submitit, cpu ratio",

@@ -146,6 +146,7 @@ def test_every_option_is_known_to_change_what_is_executed_or_to_leave_it() -> No
         limit exclude spares wait wait_timeout share partial snapshot_limit project_dir host_timeout
         partition account qos gpus_per_node gres cpus_per_task mem constraint nodelist reservation dependency exclusive
         nice login_shell clusters mail_type mail_user licenses wckey switches new_job array snapshot lead max_requeues
+        sbcast_above
         namespace kind mpi_implementation queue gpu_resource cpu memory resource shm ipc_lock node_selector toleration
         prefer_same require_same spread priority_class pull_secret pull_policy host_network network_policy ttl
         start_timeout server_dry_run

@@ -112,7 +112,7 @@ FROM_TWO = [(other, one) for one, other in TO_TWO]
             paths("blocked", TO_TWO, "32768-60999", "refused"),
             "ports",
             "fail",
-            "do not open from 5 hosts (n0, n1, n3, ...) (",
+            "do not open from 5 hosts (n[0-1,3-5]) (",
         ),
         (
             paths("blocked", FROM_TWO, "10000-21383", "EACCES"),

@@ -11,6 +11,7 @@ import pytest
 
 from launcher.agent.fabric import numa
 from launcher.agent.fabric.sources import Tree
+from launcher.agent.system.folding import ranges
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,7 +98,7 @@ def test_without_gpus_workers_are_spread_and_without_nodes_there_is_one(host: Tr
     one = numa.bindings("node", 2, [], {0, 1, 5}, Tree(str(tmp_path)))
 
     assert len({cpu for cpus in spread for cpu in cpus}) == len(ALL) == sum(map(len, spread))
-    assert [numa.ranges(cpus) for cpus in spread[:2]] == ["0-2,24-26", "3-5,27-29"]
+    assert [ranges(cpus) for cpus in spread[:2]] == ["0-2,24-26", "3-5,27-29"]
     assert one == [frozenset({0, 1, 5})] * 2
 
 
@@ -108,4 +109,4 @@ def test_a_worker_for_which_no_core_is_left_is_named(host: Tree) -> None:
 
 @pytest.mark.parametrize("cpus", [[], [3], [0, 1, 2], [0, 2, 3, 4, 9]])
 def test_lists_are_written_as_the_kernel_writes_them(cpus: list[int]) -> None:
-    assert numa.numbers(numa.ranges(cpus)) == cpus
+    assert numa.numbers(ranges(cpus)) == cpus

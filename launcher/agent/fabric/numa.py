@@ -116,14 +116,3 @@ def numbers(text: str) -> List[int]:
         first, _, last = part.partition("-")
         found += range(int(first), int(last or first) + 1)
     return found
-
-
-def ranges(cpus: Collection[int]) -> str:
-    """The reverse of `numbers`."""
-    parts: List[List[int]] = []
-    for cpu in sorted(cpus):
-        if parts and parts[-1][1] == cpu - 1:
-            parts[-1][1] = cpu
-        else:
-            parts.append([cpu, cpu])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)

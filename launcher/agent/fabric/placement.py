@@ -6,6 +6,7 @@ import os
 from typing import Dict, List, Mapping, Optional, Sequence
 
 from ..system.facts import gpus
+from ..system.folding import ranges
 from . import discovery, gpu_devices, network_variables, numa, pci_tree, rdma
 from .gpu import Gpu
 from .sources import Tree
@@ -17,7 +18,7 @@ def processors(mode: str, workers: int) -> List[str]:
     """The CPUs of each of this node's workers, in the form `0-3,8`."""
     tree = Tree()
     places = [gpu.numa if gpu else None for gpu in _known(gpus(os.environ), gpu_devices.gpus(tree, full=False))]
-    return [numa.ranges(cpus) for cpus in numa.bindings(mode, workers, places, os.sched_getaffinity(0), tree)]
+    return [ranges(cpus) for cpus in numa.bindings(mode, workers, places, os.sched_getaffinity(0), tree)]
 
 
 def _known(names: Sequence[str], known: Sequence[Gpu]) -> List[Optional[Gpu]]:

@@ -24,9 +24,6 @@ POLL_S = 0.005
 _PATIENCE_S = 2.0
 """A shorter wait for other nodes is not reported."""
 
-_NAMED = 20
-"""How many missing nodes are named."""
-
 _BARRIER_S = 3.0
 _BARRIER_AFTER_SUCCESS_S = 10.0
 """The same limit after a success: no node is known to be lost, and some may be starved of CPU for a while."""
@@ -244,6 +241,7 @@ class Nodes:
 
 
 def _named(nodes: List[str], text: str) -> str:
-    """The text with the nodes, of which the first ones are named; empty if there are none."""
-    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
-    return text.format(", ".join(nodes[:_NAMED]) + more) if nodes else ""
+    """The text with the nodes; empty if there are none."""
+    from ..system.folding import folded  # few rounds wait for long
+
+    return text.format(folded(nodes)) if nodes else ""

@@ -26,6 +26,7 @@ from launcher.runs import directories, records
 from launcher.runs.liveness import Liveness
 from launcher.settings.job_checks import check_secrets_here
 from launcher.system import storage
+from launcher.system.hosts import lines as hosts_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -220,9 +221,8 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
                 causes[rank] = {"class": Failure.NODE, "message": message}
             elif tail.state == "ended" and tail.ending.get("message"):
                 causes[rank] = {"class": Failure.NODE, "message": f"host {tail.node['host']}: {tail.ending['message']}"}
-        detail = "; ".join(f"{tail.node['host']}: {tail.problem}" for tail in lost[:5] if tail.problem)
-        more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
-        return Liveness(nodes=tuple(states), detail=f"no connection to {detail}{more}" if detail else "", causes=causes)
+        detail = "; ".join(hosts_lines({tail.node["host"]: tail.problem for tail in lost if tail.problem}))
+        return Liveness(nodes=tuple(states), detail=f"no connection to {detail}" if detail else "", causes=causes)
 
     def refresh(self, handle: AnsibleHandle) -> None:
         """Fetch what is new; warns about hosts that do not answer, of which only earlier output is here."""
@@ -231,9 +231,9 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
         except BackendUnavailableError as error:
             output.warn(f"{error.message}; this is what came before")
             return
-        for tail in fetch(handle, FETCH_S):
-            if not tail.finished:
-                output.warn(f"no connection to {tail.node['host']}: {tail.problem}; this is what came before")
+        lost = {tail.node["host"]: tail.problem for tail in fetch(handle, FETCH_S) if not tail.finished}
+        for line in hosts_lines(lost):
+            output.warn(f"no connection to {line}; this is what came before")
 
     def _given_up(self, tail: Tail, tails: Sequence[Tail]) -> bool:
         """Whether a silent host is lost to the run: another node has ended, or none has completed a rendezvous."""

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
+from launcher.agent.system.folding import folded
 from launcher.system import amounts
 
 if TYPE_CHECKING:
@@ -74,4 +75,4 @@ class Progress:
         late = [host for host, since in list(self._waiting.items()) if now - since > _PATIENCE_S]
         if late and self._step != "lease" and now - self._said > _PATIENCE_S:
             self._said = now
-            output.note(f"{self._step}: waiting for {amounts.listed(late, 5)}")
+            output.note(f"{self._step}: waiting for {folded(late)}")

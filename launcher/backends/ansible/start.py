@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
+from launcher.agent.system.folding import folded
 from launcher.backends.ansible import playbook, taking_over
 from launcher.errors import BackendUnavailableError, RequestError
 from launcher.login.hints import hints as known_hints
 from launcher.login.hints import last_line
 from launcher.system import storage
+from launcher.system.hosts import lines as hosts_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +37,7 @@ def start(run_dir: Path, hosts: Sequence[str], secrets: Sequence[str], login: Lo
         taking_over.forget(str(run_dir))
         raise
     handle = _handle(run_dir, hosts, running, login)
-    for text in (*running.notes, *_left_out(running)):
+    for text in (*_together(running.notes, hosts), *_left_out(running)):
         output.warn(text)
     if _own_directories(handle, running):
         output.note(
@@ -71,10 +73,10 @@ def _check(nodes: int, running: playbook.Playbook) -> None:
         return
     problems = {host: clean(problem["message"]) for host, problem in running.problems.items()}
     kinds = {problem["kind"] for problem in running.problems.values()}
-    lines = [f"{host}: {message}" for host, message in problems.items()]
+    lines = hosts_lines(problems)
     asked = len(running.answers.get("preflight", {}))
     nobody = "Ansible reached no host: it reads a different inventory than distlaunch does"
-    head = f"{len(lines)} of {asked} hosts cannot take part" if lines else running.failure or nobody
+    head = f"{len(problems)} of {asked} hosts cannot take part" if lines else running.failure or nobody
     error = RequestError if kinds and kinds <= {"duplicate", "settings"} else BackendUnavailableError
     hints = [*known_hints(list(problems.values())), *_hints(kinds)]
     raise error(
@@ -135,12 +137,15 @@ def _handle(run_dir: Path, planned: Sequence[str], running: playbook.Playbook, l
     job = storage.read_json(run_dir / "ansible/job.json") or {}
     elastic = job.get("min_nodes") != job.get("max_nodes")
     hosts = list(planned) if elastic else list(planned)[: len(nodes)]
+    notes: dict[str, list[str]] = {}
     for host, node in nodes.items():
         started = running.answers["start"][host]
         node.update({"agent": started["agent"], "work": started["work"]})
         for note in started.get("notes") or ():
-            output.warn(f"{host}: {note}")
+            notes.setdefault(note, []).append(host)
         hosts[node["rank"]] = host
+    for note, named in notes.items():
+        output.warn(f"{folded(named)}: {note}")
     first = running.answers["start"][running.choice["master"]]
     meeting: Meeting = {"addresses": first["addresses"], "port": first["port"]}
     meeting.update(running.meeting)
@@ -169,7 +174,21 @@ def _about_master(handle: AnsibleHandle) -> str:
 
 
 def _left_out(running: playbook.Playbook) -> list[str]:
-    return [f"left out: {host}: {clean(problem['message'])}" for host, problem in running.problems.items()]
+    problems = {host: clean(problem["message"]) for host, problem in running.problems.items()}
+    return [f"left out: {line}" for line in hosts_lines(problems)]
+
+
+def _together(notes: Sequence[str], hosts: Sequence[str]) -> list[str]:
+    """Notes, those about single hosts as one for all hosts with the same."""
+    found: list[str] = []
+    said: dict[str, str] = {}
+    for note in notes:
+        host, colon, message = note.partition(": ")
+        if colon and host in hosts and host not in said:
+            said[host] = message
+        else:
+            found.append(note)
+    return found + hosts_lines(said)
 
 
 def clean(message: str) -> str:

@@ -188,16 +188,19 @@ class Cluster:
 def collect(
     cluster: Cluster, path: str, query: Mapping[str, Any], take: Callable[[dict[str, Any]], T], *, accept: str = ""
 ) -> tuple[list[T], str]:
-    """What `take` makes of all objects of a collection, and its version; fetched in pages, as objects may be large."""
+    """What `take` makes of all objects of a collection, and its version; fetched in pages, as objects may be large.
+
+    `query` may have a `limit` of its own for a page.
+    """
     found: list[T] = []
-    page = {**query, "limit": _PAGE}
+    page = {"limit": _PAGE, **query}
     while True:
         try:
             listed = cluster.call("GET", path, query=page, accept=accept)
         except ApiError as error:
             if error.status != 410 or "continue" not in page:
                 raise
-            found, page = [], dict(query)  # the API server no longer knows the version that we have listed
+            found, page = [], {**query, "limit": 0}  # the API server no longer knows the version that we have listed
             continue
         found += map(take, listed["items"] or ())  # null: a list of metadata without objects
         if not listed["metadata"].get("continue"):

@@ -6,10 +6,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from launcher.agent.system.folding import folded
 from launcher.backends.kubernetes import api
 from launcher.backends.kubernetes.pod_exec import execute
 from launcher.errors import CommandError
-from launcher.system import amounts, proc
+from launcher.system import proc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,7 +51,7 @@ def send(
             if not (missed := [pod.name for pod in left if pod.name not in told]):
                 return
             if time.monotonic() > limit:
-                names = amounts.listed(missed, _NAMED)
+                names = folded(missed, _NAMED)
                 raise CommandError(f"pods that have not started in {_STARTS_S:.0f} s were not signalled: {names}")
             time.sleep(_LOOK_S)
     except (api.ApiError, api.UnreachableError) as error:

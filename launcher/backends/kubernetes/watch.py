@@ -49,6 +49,9 @@ _PATIENCE_S = 10.0
 _LOG_PATIENCE_S = 30.0
 """How long to wait for the log of an ended pod."""
 
+_PAGE = 500
+"""A status lists this many pods at once, as kubectl does."""
+
 _REACHED_S = 30.0
 """How long a program in a pod may take to start."""
 
@@ -110,11 +113,11 @@ class RunWatch:
         """All pods of the run, by node."""
         if (known := self._logs.pods()) is not None:
             return pod_status.by_node(known, self._nodes)
-        listed = self.cluster.call(
-            "GET", self._path("pods"), query={"labelSelector": f"{RUN_LABEL}={self._handle['run']}"}
+        query = {"labelSelector": f"{RUN_LABEL}={self._handle['run']}", "limit": _PAGE}
+        listed, _ = api.collect(
+            self.cluster, self._path("pods"), query, lambda item: pod_status.pod_of(item, self._container)
         )
-        found = [pod for item in listed["items"] if (pod := pod_status.pod_of(item, self._container))]
-        return pod_status.by_node(found, self._nodes)
+        return pod_status.by_node(list(filter(None, listed)), self._nodes)
 
     def _path(self, collection: str) -> str:
         return f"/api/v1/namespaces/{self.cluster.namespace}/{collection}"

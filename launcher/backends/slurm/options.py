@@ -36,6 +36,11 @@ def _remote_dir(text: str) -> None:
         raise SpecError(f"remote-dir {text!r} is not an absolute path", hint="name a directory that all nodes see")
 
 
+def _node_dir(text: str) -> None:
+    if not re.fullmatch(r"/[^\n\0]*", text):
+        raise SpecError(f"node-dir {text!r} is not an absolute path", hint="name a directory that each node has: /tmp")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmOptions:
     """Options of sbatch, by its own names; `--sbatch KEY=VALUE` sets any other."""
@@ -169,6 +174,21 @@ class SlurmOptions:
     )
     template: str = option(
         "", metavar="FILE", help="Jinja2 template for the job file.", executes=True, path="whole", group="files"
+    )
+    sbcast_above: int = option(
+        64,
+        metavar="N",
+        help="With more nodes than this, send the agent to their own disks with sbcast; they do not read it all at once"
+        " from the shared one.",
+        check=not_below("sbcast-above"),
+    )
+    node_dir: str = option(
+        "/tmp",  # noqa: S108 - a directory of the job's own is made in it, with mode 0700
+        metavar="DIR",
+        help="Directory on each node's own disk, for what sbcast sends.",
+        executes=True,
+        check=_node_dir,
+        group="files",
     )
     lead: str = option(
         "90s",

@@ -9,7 +9,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.backends.slurm import allocation, components, words
+from launcher.backends.slurm import allocation, components, sbcast, words
 from launcher.backends.slurm.options import OF_SBATCH
 from launcher.errors import BackendUnavailableError, SpecError
 from launcher.payload import setup_lines
@@ -110,6 +110,7 @@ def render(
         setup = [*_find_itself(cwd, submitted=within is None), *setup]
     names["directory"] = quote(str(run_dir)) + ('/tasks/"$SLURM_ARRAY_TASK_ID"' if opts.array else "")
     names.update(run=run, run_dir=str(run_dir), agent=[*around, *agent], spec=spec, setup=setup)
+    names.update(sbcast.names(spec, opts, agent, is_step=within is not None, may_move=run_dir == MOVED))
     try:
         text = environment.get_template(name.lstrip("/")).render(names)
     except jinja2.TemplateNotFound as error:

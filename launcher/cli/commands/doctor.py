@@ -7,10 +7,11 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from launcher import backends, output
+from launcher.agent.system.folding import folded
 from launcher.cli import app, launch
 from launcher.cli.group import Command
 from launcher.cli.parameters import from_fields, parameter
-from launcher.console import link_picture, tables
+from launcher.console import alike_rows, link_picture, tables
 from launcher.doctor import checks, findings
 from launcher.errors import RequestError, SpecError
 from launcher.service import examination
@@ -20,6 +21,7 @@ from launcher.settings.option import option
 from launcher.system import names
 
 if TYPE_CHECKING:
+    from launcher.doctor.findings import Finding
     from launcher.results.cluster import Quarantine
     from launcher.service.examination import Examination
 
@@ -106,7 +108,7 @@ def _check_release(words: list[str]) -> None:
     """Raise `SpecError` with the quarantined hosts if `--release` names none."""
     following = dict(zip(words, [*words, "-"][1:], strict=True))
     if following.get("--release", "HOST").startswith("-"):
-        listed = ", ".join(quarantine.hosts(following.get("--on", following.get("--cluster", "")), os.environ))
+        listed = folded(quarantine.hosts(following.get("--on", following.get("--cluster", "")), os.environ))
         hint = f"in quarantine: {listed}" if listed else "distlaunch doctor --on CLUSTER --release HOST"
         raise SpecError("--release: which host?", hint=hint)
 
@@ -138,29 +140,38 @@ def _examine(name: str | None, values: dict[str, Any]) -> int:
 def _release(cluster: str | None, hosts: tuple[str, ...]) -> int:
     left = examination.release(cluster, hosts)
     data: Quarantine = {"cluster": str(cluster), "quarantined": left}
-    output.result(data, f"left out of {cluster}: {', '.join(left) or 'no host'}")
+    output.result(data, f"left out of {cluster}: {folded(left) or 'no host'}")
     return 0
 
 
 def _show(done: Examination) -> None:
     """Print the table, then the findings with their fixes, then the pairs."""
-    rows = [
-        (host, node, *(_mark(done, node, check) for check in checks.known()))
-        for node, host in sorted(done.hosts.items())
-    ]
-    table = tables.table(("HOST", "NODE", *(check.upper() for check in checks.known())), rows)
+    marks = _marks(done)
+    rows = [(host, node, *marks[node]) for node, host in sorted(done.hosts.items())]
+    table = tables.table(("HOST", "NODE", *(check.upper() for check in checks.known())), alike_rows.folded(rows))
     text = table.rstrip("\n").splitlines()
-    for finding in sorted(done.found, key=lambda f: (f.status != "fail", f.node)):
-        mark = output.paint(_MARKS[finding.status], tables.STYLES[_MARKS[finding.status]], output.STDOUT)
-        text += [f"{mark}  {done.hosts[finding.node]}: {finding.check}: {finding.reason}", f"      {finding.fix}"]
-    again = f"distlaunch logs {done.run.id} --node"
-    text += [f"FAIL  {done.hosts[node]}: no report came from it: {again} {node}" for node in done.silent]
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for each in sorted(done.found, key=lambda f: (f.status != "fail", f.node)):
+        alike.setdefault((each.status, each.check, each.reason, each.fix), []).append(done.hosts[each.node])
+    for (status, check, reason, fix), hosts in alike.items():
+        mark = output.paint(_MARKS[status], tables.STYLES[_MARKS[status]], output.STDOUT)
+        text += [f"{mark}  {folded(hosts)}: {check}: {reason}", f"      {fix}"]
+    if done.silent:
+        again = f"distlaunch logs {done.run.id} --node {done.silent[0]}"
+        text.append(f"FAIL  {folded(done.hosts[node] for node in done.silent)}: no report came from there: {again}")
     if done.pairs:
         picture = done.run.path / examination.PICTURE
         text += ["", *link_picture.text(done.pairs).splitlines(), "", f"as a picture: {picture}"]
     output.result(done.to_json(), *text)
 
 
-def _mark(done: Examination, node: int, check: str) -> str:
-    own = [finding for finding in done.found if finding.node == node and finding.check == check]
-    return _MARKS[findings.worst(own)] if own or (node, check) in done.seen else "-"
+def _marks(done: Examination) -> dict[int, list[str]]:
+    """By node, a mark for each check."""
+    own: dict[tuple[int, str], list[Finding]] = {place: [] for place in done.seen}
+    for finding in done.found:
+        own.setdefault((finding.node, finding.check), []).append(finding)
+
+    def mark(node: int, check: str) -> str:
+        return _MARKS[findings.worst(own[node, check])] if (node, check) in own else "-"
+
+    return {node: [mark(node, check) for check in checks.known()] for node in done.hosts}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from launcher import output
 from launcher.cli.parameters import OutputOption, flag
-from launcher.console import live_line, summary, tables
+from launcher.console import alike_rows, live_line, summary, tables
 from launcher.service import cluster, observe
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def hosts(
     ]
     header = ("HOST", "STATE", "LOAD", "GPUS", "HELD BY", "WAITING", "DOCTOR", "REASON")
     data: Survey = {"hosts": found}
-    output.result(data, *tables.table(header, rows).splitlines())
+    output.result(data, *tables.table(header, alike_rows.folded(rows, node=None)).splitlines())
 
 
 def _load(host: SurveyedHost) -> str | None:

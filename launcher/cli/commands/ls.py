@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Optional
 
 from launcher import output
+from launcher.agent.system.folding import folded
 from launcher.cli.parameters import OutputOption, argument, flag
 from launcher.console import summary, tables
 from launcher.errors import RequestError
 from launcher.service import listing, observe
 from launcher.service.selection import EVERY, Selection
-from launcher.system import amounts
 
 if TYPE_CHECKING:
     from launcher.results.run import ClusterRun, ClusterRuns, Runs
@@ -116,4 +116,4 @@ def _hosts(run: ClusterRun) -> str | None:
     named = [
         f"{host} (GPU {summary.ranks_text(tuple(gpus[host]))})" if gpus.get(host) else host for host in run["hosts"]
     ]
-    return amounts.listed(named, _HOSTS) or None
+    return folded(named, _HOSTS) or None
