@@ -81,7 +81,7 @@ def prepare(about: Mapping[str, Any], run_dir: Path, backend: AnyBackend) -> Non
     try:
         with live_line.waiting(f"listing {source}"):
             found = listing.listed(str(source), sources.list_of(str(kept), str(source)))
-    except manifest.EnvironmentProblem as error:
+    except manifest.BringError as error:
         raise SpecError(f"env-ship: {error}") from error
     except OSError as error:
         raise StorageError(f"env-ship: {error.filename or source}: {error.strerror}") from error

@@ -98,7 +98,7 @@ class JobOptions:
         metavar="DIR",
         help="Where nodes keep environments; may name their variables.",
         executes=True,
-        default_text="/var/tmp/distlaunch-USER",
+        default_text="distlaunch-USER in /var/tmp",
         group="files",
     )
     env_ship_quota: str = option(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
-from .wire import Lost, Message, Wire
+from .wire import LostError, Message, Wire
 
 _HEARS_S = 86400.0
 _TELL_S = 10.0
@@ -57,7 +57,7 @@ class Chain:
     # -- in the threads of connections --------------------------------------------------------------------------------
 
     def attend(self, wire: Wire, asked: Message) -> None:
-        """One node, from the time it joins until all are ready. Raises `Lost`."""
+        """One node, from the time it joins until all are ready. Raises `LostError`."""
         member = Member(int(asked["join"]), str(asked["host"]), list(asked["addresses"]), int(asked["port"]))
         with self._changed:
             self._here.add(member.node)
@@ -70,7 +70,7 @@ class Chain:
                 self._settle(Stop(str(told["failed"]), member.node, member.host) if "failed" in told else None)
             self._wait(lambda: self._over)
             wire.send(**({"stop": self._stop._asdict()} if self._stop else {"go": True}))
-        except (Lost, KeyError, TypeError, ValueError):
+        except (LostError, KeyError, TypeError, ValueError):
             with self._changed:
                 self._lost.add(member.node)
             text = f"{member.host} was lost while the environment was brought to it"

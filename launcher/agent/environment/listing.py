@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Tupl
 
 from ..system import files
 from . import content
-from .manifest import BASE, CONDA, ENV, PIECE_BYTES, PREFIX, VENV, EnvironmentProblem, File, Manifest
+from .manifest import BASE, CONDA, ENV, PIECE_BYTES, PREFIX, VENV, BringError, File, Manifest
 
 _SYSTEM = ("/usr", "/bin", "/usr/local")
 """A base Python in these is the host's own: it is not brought, and each node must have it."""
@@ -29,7 +29,7 @@ def listed(directory: str, kept: str, tell: Callable[[int], object] = lambda _by
     python = _python(top, directory)
     kind = CONDA if os.path.exists(os.path.join(top, "bin/conda-unpack")) else VENV if settings else PREFIX
     if kind == PREFIX and os.path.isdir(os.path.join(top, "conda-meta")):
-        raise EnvironmentProblem(f"{directory} is a conda environment, which cannot move: ship what conda-pack makes")
+        raise BringError(f"{directory} is a conda environment, which cannot move: ship what conda-pack makes")
     base, home = _base(settings, top) if kind == VENV else (None, None)
     listing = _Listing(kept, tell)
     listing.roots = {top: ENV, **({base: BASE} if base else {})}
@@ -59,7 +59,7 @@ def _python(top: str, shown: str) -> str:
     for name in ("python3", "python"):
         if os.access(os.path.join(top, "bin", name), os.X_OK):
             return name
-    raise EnvironmentProblem(f"{shown} is not a Python environment: it has no bin/python")
+    raise BringError(f"{shown} is not a Python environment: it has no bin/python")
 
 
 def _base(settings: Dict[str, str], top: str) -> Tuple[Optional[str], Optional[str]]:
@@ -67,7 +67,7 @@ def _base(settings: Dict[str, str], top: str) -> Tuple[Optional[str], Optional[s
     home = settings.get("home", "")
     base = os.path.dirname(os.path.realpath(home))
     if not home or not os.path.isdir(os.path.join(base, "lib")):
-        raise EnvironmentProblem(f"the Python that {top} is based on is missing: {home or 'pyvenv.cfg names none'}")
+        raise BringError(f"the Python that {top} is based on is missing: {home or 'pyvenv.cfg names none'}")
     return (None, home) if base in _SYSTEM else (base, None)
 
 
@@ -125,7 +125,7 @@ class _Listing:
         try:
             entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
         except OSError as error:
-            raise EnvironmentProblem(f"{directory} cannot be read: {error.strerror}") from error
+            raise BringError(f"{directory} cannot be read: {error.strerror}") from error
         for entry in entries:
             if not self._is_left_out(entry.name, place):
                 self._add(entry.path, f"{place}/{entry.name}", through)
@@ -171,7 +171,7 @@ class _Listing:
             try:
                 known = [mark, *_content(path)]
             except OSError as error:
-                raise EnvironmentProblem(f"{path} cannot be read: {error.strerror}") from error
+                raise BringError(f"{path} cannot be read: {error.strerror}") from error
         self._now[path] = known
         _, size, digests = known
         if digests:

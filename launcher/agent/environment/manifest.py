@@ -23,7 +23,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _MAX_BYTES = 1 << 50
 
 
-class EnvironmentProblem(Exception):
+class BringError(Exception):
     """The environment cannot be listed, brought or used; the message is for the user."""
 
 
@@ -87,25 +87,26 @@ def digest_of(encoded: bytes) -> str:
 
 
 def decode(encoded: bytes) -> Manifest:
-    """The manifest in a file. Raises `EnvironmentProblem` if it is none, or if it would write outside of its directory.
-    """
+    """The manifest in a file. Raises `BringError` if it is none, or if it would write outside of its directory."""
     try:
-        fields: Dict[str, Any] = json.loads(encoded)
-        if fields.pop("format") != _FORMAT:
-            raise ValueError("launcher and agent differ in version")
-        files = [File(*file) for file in fields.pop("files")]
-        links = [(str(path), str(target)) for path, target in fields.pop("links")]
-        found = Manifest(files=files, links=links, **fields)
-        for path in [*(file.path for file in files), *(path for path, _ in links), found.python]:
-            _check_path(path)
-        links_above = {path for path, _ in links}
-        for path in [*(file.path for file in files), *links_above]:
-            if any(above in links_above for above in _above(path)):
-                raise ValueError(f"{path!r} leads through a link")
-        for file in files:
-            _check_file(file)
+        return _decoded(json.loads(encoded))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise EnvironmentProblem(f"the list of the environment's files is damaged: {error}") from error
+        raise BringError(f"the list of the environment's files is damaged: {error}") from error
+
+
+def _decoded(fields: Dict[str, Any]) -> Manifest:
+    if fields.pop("format") != _FORMAT:
+        raise ValueError("launcher and agent differ in version")
+    files = [File(*file) for file in fields.pop("files")]
+    links = [(str(path), str(target)) for path, target in fields.pop("links")]
+    found = Manifest(files=files, links=links, **fields)
+    links_above = {path for path, _ in links}
+    for path in [*(file.path for file in files), *links_above, found.python]:
+        _check_path(path)
+        if path != found.python and not links_above.isdisjoint(_above(path)):
+            raise ValueError(f"{path!r} leads through a link")
+    for file in files:
+        _check_file(file)
     return found
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import List, Tuple
 
-from .manifest import BASE, CONDA, ENV, STAMP_S, VENV, EnvironmentProblem, File, Manifest
+from .manifest import BASE, CONDA, ENV, STAMP_S, VENV, BringError, File, Manifest
 from .store import Store, errors_of_disk
 
 _TEXT_BYTES = 1 << 20
@@ -18,7 +18,7 @@ _ORIGINALS = "originals"
 
 
 def place(store: Store, digest: str, manifest: Manifest) -> str:
-    """Make the environment from what the store has; returns its interpreter. Raises `EnvironmentProblem`."""
+    """Make the environment from what the store has; returns its interpreter. Raises `BringError`."""
     top = store.environment(digest)
     store.forget(digest)  # what an interrupted start has left
     _check_home(manifest)
@@ -39,7 +39,7 @@ def place(store: Store, digest: str, manifest: Manifest) -> str:
 
 def _check_home(manifest: Manifest) -> None:
     if manifest.home and not os.path.isdir(manifest.home):
-        raise EnvironmentProblem(
+        raise BringError(
             f"{manifest.source} is based on the Python in {manifest.home}, which is not on this node, and is not "
             "shipped: base it on a Python outside of /usr (uv venv --managed-python), or ship what conda-pack makes"
         )
@@ -84,7 +84,7 @@ def _write(target: str, data: bytes, file: File) -> None:
 
 def _changed(store: Store, top: str, file: File, manifest: Manifest) -> bytes:
     """The text of a file that names where the environment is, for its place here; empty if it is as it was."""
-    directory, name = os.path.split(file.path)
+    directory, _name = os.path.split(file.path)
     settings = file.path == f"{ENV}/pyvenv.cfg"
     if file.size > _TEXT_BYTES or not (settings or directory in (f"{ENV}/bin", f"{BASE}/bin")):
         return b""
@@ -109,13 +109,13 @@ def _settings(data: bytes, top: str, manifest: Manifest) -> bytes:
 
 
 def _check_start(python: str, prefix: str) -> None:
-    """Raise `EnvironmentProblem` unless the interpreter starts, from its place here."""
+    """Raise `BringError` unless the interpreter starts, from its place here."""
     said = _run([python, "-I", "-c", _CODE], _START_S, "its Python does not start here")
     found, major, minor = said.rsplit(" ", 2)
     if os.path.realpath(found) != os.path.realpath(prefix):
-        raise EnvironmentProblem(f"its Python takes {found} for its place, not {prefix}: it cannot be moved")
+        raise BringError(f"its Python takes {found} for its place, not {prefix}: it cannot be moved")
     if (int(major), int(minor)) < _OLDEST:
-        raise EnvironmentProblem(f"its Python is {major}.{minor}, and agents need 3.9")
+        raise BringError(f"its Python is {major}.{minor}, and agents need 3.9")
 
 
 def _compile(python: str, top: str, manifest: Manifest) -> None:
@@ -127,7 +127,7 @@ def _compile(python: str, top: str, manifest: Manifest) -> None:
     directories = [os.path.join(top, name, "lib") for name in (ENV, BASE)]
     words = [python, "-I", "-m", "compileall", "-qq", "-j", str(len(os.sched_getaffinity(0)))]
     try:
-        subprocess.run(  # noqa: S603 - of this user's environment
+        subprocess.run(
             [*words, *filter(os.path.isdir, directories)], timeout=_COMPILE_S, stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, env=_env(),
         )  # fmt: skip
@@ -149,20 +149,20 @@ def _without_bytecode(manifest: Manifest) -> bool:
 
 
 def _run(words: List[str], limit_s: float, problem: str) -> str:
-    """What a program of the environment prints. Raises `EnvironmentProblem`."""
+    """What a program of the environment prints. Raises `BringError`."""
     try:
-        done = subprocess.run(  # noqa: S603 - of this user's environment
+        done = subprocess.run(
             words, timeout=limit_s, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=_env()
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise EnvironmentProblem(f"{problem}: {error}") from error
+        raise BringError(f"{problem}: {error}") from error
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise EnvironmentProblem(f"{problem}: {last[0]}")
+        raise BringError(f"{problem}: {last[0]}")
     return done.stdout.decode(errors="replace").strip()
 
 
-def _env() -> "dict[str, str]":
+def _env() -> dict[str, str]:
     """The variables of such programs: bytecode is written, in its usual place."""
     left_out = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONHOME", "PYTHONPATH")
     return {name: value for name, value in os.environ.items() if name not in left_out}

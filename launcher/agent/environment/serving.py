@@ -7,37 +7,33 @@ import socket
 import threading
 from typing import Callable, List, Optional, Tuple
 
-from .manifest import EnvironmentProblem
+from .manifest import BringError
 from .shelf import Shelf
-from .wire import Lost, Message, Wire
+from .wire import Limits, LostError, Message, Wire
 
 NOT_HERE = 0xFFFFFFFF
 """In place of a piece's size: it is not here, and will not be."""
-
-_STACK_BYTES = 512 << 10
 
 
 class Serving:
     """Answers on a listening socket, in threads, until this process ends or becomes another program."""
 
     def __init__(
-        self, listener: socket.socket, key: str, *, host_s: float, patience_s: float,
+        self,
+        listener: socket.socket,
+        key: str,
+        limits: Limits,
         join: Optional[Callable[[Wire, Message], None]] = None,
-    ) -> None:  # fmt: skip
-        """`join` takes the connections of nodes that join, on node 0. `patience_s`: how long a piece may take to come.
-        """
+    ) -> None:
+        """`join` takes the connections of nodes that join, on node 0."""
         self.sent_bytes = 0
         self.port = int(listener.getsockname()[1])
-        self._listener, self._key, self._host_s, self._patience_s = listener, key, host_s, patience_s
+        self._listener, self._key, self._limits = listener, key, limits
         self._join = join
         self._ready = threading.Event()
         self._open = True
         self._what: Tuple[bytes, Optional[Shelf]] = (b"", None)
-        before = threading.stack_size(_STACK_BYTES)  # node 0 has a thread for each node
-        try:
-            threading.Thread(target=self._accept, daemon=True, name="environment").start()
-        finally:
-            threading.stack_size(before)
+        threading.Thread(target=self._accept, daemon=True, name="environment").start()
 
     def offer(self, encoded: bytes, shelf: Shelf) -> None:
         """What there is to hand out; until then, those who ask wait."""
@@ -56,11 +52,11 @@ class Serving:
                 threading.Thread(target=self._answer, args=(sock,), daemon=True, name="environment").start()
 
     def _answer(self, sock: socket.socket) -> None:
-        with contextlib.suppress(Lost):
-            wire = Wire.accepted(sock, self._key, self._host_s)
+        with contextlib.suppress(LostError):
+            wire = Wire.accepted(sock, self._key, self._limits.host_s)
             try:
                 while True:
-                    asked = wire.receive(self._patience_s)
+                    asked = wire.receive(self._limits.patience_s)
                     if "join" in asked and self._join is not None:
                         self._join(wire, asked)
                         return
@@ -69,8 +65,8 @@ class Serving:
                 wire.close()
 
     def _serve(self, wire: Wire, asked: Message) -> None:
-        if not self._ready.wait(self._patience_s):
-            raise Lost("nothing to hand out")
+        if not self._ready.wait(self._limits.patience_s):
+            raise LostError("nothing to hand out")
         encoded, shelf = self._what
         assert shelf is not None
         if asked.get("ask") == "files":
@@ -83,13 +79,13 @@ class Serving:
 
     def _hand_out(self, wire: Wire, shelf: Shelf, index: int, *, check: bool) -> None:
         fd, piece = None, shelf.pieces[index]
-        with contextlib.suppress(EnvironmentProblem, OSError):
+        with contextlib.suppress(BringError, OSError):
             if check:
                 shelf.check(index)
-            fd = shelf.opened(index, self._patience_s)
+            fd = shelf.opened(index, self._limits.patience_s)
         if fd is None:
             wire.announce(index, NOT_HERE)
-            raise Lost("a piece is not here")
+            raise LostError("a piece is not here")
         with open(fd, "rb", buffering=0):
             wire.announce(index, piece.size)
             wire.send_data(fd, piece.offset, piece.size)
@@ -97,13 +93,13 @@ class Serving:
 
 
 def _ranges(asked: Message, count: int) -> List[Tuple[int, int]]:
-    """The pieces that are asked for. Raises `Lost`."""
+    """The pieces that are asked for. Raises `LostError`."""
     try:
         found = [(int(first), int(last)) for first, last in asked["pieces"]]
     except (KeyError, TypeError, ValueError) as error:
-        raise Lost(f"not understood: {error}") from error
+        raise LostError(f"not understood: {error}") from error
     if not all(0 <= first <= last < count for first, last in found):
-        raise Lost("there is no such piece")
+        raise LostError("there is no such piece")
     return found
 
 

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from .manifest import PIECE_BYTES, EnvironmentProblem, File, Manifest
+from .manifest import PIECE_BYTES, BringError, File, Manifest
 from .store import Store, errors_of_disk
 
 
@@ -68,7 +68,7 @@ class Shelf:
         return [index for index, here in enumerate(self._here) if not here]
 
     def put(self, index: int, data: bytes) -> bool:
-        """Keep a piece; False if it is damaged. Raises `Full`."""
+        """Keep a piece; False if it is damaged. Raises `FullError`."""
         piece = self.pieces[index]
         if hashlib.sha256(data).hexdigest() != piece.file.digests[piece.number]:
             return False
@@ -109,7 +109,7 @@ class Shelf:
     def check(self, index: int) -> None:
         """Whether what is kept of a piece is what it has to be; if not, its content is removed from here.
 
-        Raises `EnvironmentProblem` then.
+        Raises `BringError` then.
         """
         piece = self.pieces[index]
         fd = self.opened(index, 0.0)
@@ -121,7 +121,7 @@ class Shelf:
             os.close(fd)
         if hashlib.sha256(data).hexdigest() != piece.file.digests[piece.number]:
             self.store.drop(piece.file)
-            raise EnvironmentProblem(f"{self.store.object(piece.file)} was damaged on this node's disk; it was removed")
+            raise BringError(f"{self.store.object(piece.file)} was damaged on this node's disk; it was removed")
 
     def fail(self, problem: str) -> None:
         """No more pieces will come."""

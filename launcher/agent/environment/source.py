@@ -13,7 +13,7 @@ from typing import Iterator, NamedTuple, Optional
 
 from . import content
 from .listing import listed, read_piece
-from .manifest import BASE, ENV, EnvironmentProblem, Manifest, decode
+from .manifest import BASE, ENV, BringError, Manifest, decode
 from .shelf import Shelf
 from .store import Store, errors_of_disk
 
@@ -38,14 +38,14 @@ class Source(NamedTuple):
 
 @contextlib.contextmanager
 def opened(path: str, store: Store, told: str) -> Iterator[Source]:
-    """The environment at a path; `told`: the list of a launcher, if it has made one. Raises `EnvironmentProblem`."""
+    """The environment at a path; `told`: the list of a launcher, if it has made one. Raises `BringError`."""
     if not os.path.exists(path):
-        raise EnvironmentProblem(f"{path} is not on node 0, from which all other nodes would get it")
+        raise BringError(f"{path} is not on node 0, from which all other nodes would get it")
     if os.path.isdir(path):
         yield _of_directory(path, store, told)
         return
     kept = os.path.join(store.directory, "lists", f"{_name(path, os.stat(path))}.files")
-    with contextlib.suppress(OSError, EnvironmentProblem):
+    with contextlib.suppress(OSError, BringError):
         with open(kept, "rb") as file:
             encoded = file.read()
         manifest = decode(encoded)
@@ -89,13 +89,13 @@ def _unpack(path: str, directory: str) -> None:
     if path.endswith(SQUASHFS):
         program = shutil.which("unsquashfs")
         if program is None:
-            raise EnvironmentProblem(f"{path} can only be unpacked with unsquashfs, which node 0 does not have")
-        done = subprocess.run(  # noqa: S603 - on a file that the user names
+            raise BringError(f"{path} can only be unpacked with unsquashfs, which node 0 does not have")
+        done = subprocess.run(
             [program, "-force", "-no-progress", "-dest", directory, path], timeout=_UNPACK_S,
             stdin=subprocess.DEVNULL, capture_output=True, check=False,
         )  # fmt: skip
         if done.returncode:
-            raise EnvironmentProblem(f"{path}: {done.stderr.decode(errors='replace').strip()[-300:]}")
+            raise BringError(f"{path}: {done.stderr.decode(errors='replace').strip()[-300:]}")
         return
     try:
         with tarfile.open(path) as tar:
@@ -104,21 +104,21 @@ def _unpack(path: str, directory: str) -> None:
             else:
                 tar.extractall(directory)  # noqa: S202 - the user's own file
     except (tarfile.TarError, EOFError) as error:
-        raise EnvironmentProblem(f"{path} cannot be unpacked: {error}") from error
+        raise BringError(f"{path} cannot be unpacked: {error}") from error
 
 
 def read(source: Source, shelf: Shelf) -> None:
-    """Read what is missing into the store. Raises `EnvironmentProblem`."""
+    """Read what is missing into the store. Raises `BringError`."""
     manifest, lacking = source.manifest, shelf.lacking
     at = 0
     while at < len(lacking):
         file, first = shelf.pieces[lacking[at]].file, shelf.pieces[lacking[at]].first
         path = _path(source, file.path)
-        changed = EnvironmentProblem(f"{path} has changed since it was listed: start again")
+        changed = BringError(f"{path} has changed since it was listed: start again")
         try:
             stream = content.opened(path)
         except OSError as error:
-            raise EnvironmentProblem(f"{path} cannot be read: {error.strerror}") from error
+            raise BringError(f"{path} cannot be read: {error.strerror}") from error
         if stream is None:
             raise changed
         with stream:

@@ -17,16 +17,13 @@ from ..protocol import encode_event
 from ..system import users
 from . import source
 from .chain import Chain, Member, Stop
-from .fetching import Fetching, Self, Stopped
-from .manifest import EnvironmentProblem, decode, digest_of
+from .fetching import Fetching, Self, StoppedError
+from .manifest import BringError, decode, digest_of
 from .placing import place
 from .serving import Serving
 from .shelf import Shelf
 from .store import Store
-from .wire import Lost
-
-PATIENCE_S = 120.0
-"""How long the next piece may take: a file server may be slow."""
+from .wire import Limits, LostError
 
 _LOOK_S = 0.05
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -43,7 +40,7 @@ class Refused(NamedTuple):
     """The signal that asked this node to stop, if one did."""
 
 
-class _Signal(BaseException):
+class _SignalError(BaseException):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
@@ -63,11 +60,11 @@ class Brought(NamedTuple):
 def become(job: Job, rank: int, stream: int, spec: str) -> Refused:
     """Bring the environment and become an agent in it; returns only if that fails."""
     began = time.monotonic()
-    node = _Node(job, rank, spec, lambda name, **about: _say(stream, rank, job.attempt, name, **about))
+    node = NodePart(job, rank, spec, lambda name, **about: _say(stream, rank, job.attempt, name, **about))
     try:
         with _signals():
             assert job.env_ship
-            node.say("waiting", what=f"its environment from {job.env_ship['source']}", limit_s=job.rdzv_timeout_s)
+            node.say("waiting", what=f"the environment from {job.env_ship['source']}", limit_s=job.rdzv_timeout_s)
             brought = node.bring()
             lock = node.store.use(brought.digest)
             about = {"received_bytes": brought.received_bytes, "linked_bytes": brought.linked_bytes}
@@ -75,12 +72,12 @@ def become(job: Job, rank: int, stream: int, spec: str) -> Refused:
             notes = [f"removed, as it was not used for longest: the environment from {path}" for path in removed]
             duration = round(time.monotonic() - began, 3)
             node.say("environment", path=brought.python, notes=notes, duration_s=duration, **about)
-        _become(job, brought.python, lock, node.listener)
-    except _Signal as told:
+        _become(brought.python, lock, node.listener)
+    except _SignalError as told:
         return Refused("the run was stopped while the environment was brought", signal=told.number)
-    except Stopped as stopped:
+    except StoppedError as stopped:
         return Refused(str(stopped), secondary=True)
-    except EnvironmentProblem as problem:
+    except BringError as problem:
         return Refused(str(problem))
     except OSError as error:
         return Refused(f"the environment cannot be brought: {error}")
@@ -101,7 +98,7 @@ def _say(stream: int, rank: int, attempt: int, name: str, **about: Any) -> None:
         os.write(stream, encode_event(name, rank, **({"attempt": attempt} if attempt else {}), **about))
 
 
-def _become(job: Job, python: str, lock: int, listener: Optional[socket.socket]) -> NoReturn:
+def _become(python: str, lock: int, listener: Optional[socket.socket]) -> NoReturn:
     fds = [lock, *([listener.fileno()] if listener else [])]
     for fd in fds:
         os.set_inheritable(fd, True)
@@ -112,7 +109,7 @@ def _become(job: Job, python: str, lock: int, listener: Optional[socket.socket])
         elif word != "--when-told":
             words.append(word)
     env = dict(os.environ)
-    if job.env_ship and env.get("VIRTUAL_ENV"):
+    if env.get("VIRTUAL_ENV"):
         env["VIRTUAL_ENV"] = os.path.dirname(os.path.dirname(python))
     os.execve(python, [python, "-u", *words, "--in-environment", ",".join(map(str, fds))], env)
 
@@ -122,7 +119,7 @@ def _signals() -> Iterator[None]:
     """A request to stop ends the stage, as the agent that takes them does not exist yet."""
 
     def hear(number: int, _frame: object) -> NoReturn:
-        raise _Signal(number)
+        raise _SignalError(number)
 
     before = {number: signal.getsignal(number) for number in _STOPS}
     for number in _STOPS:
@@ -135,7 +132,7 @@ def _signals() -> Iterator[None]:
             signal.signal(number, handler or signal.SIG_DFL)
 
 
-class _Node:
+class NodePart:
     """One node's part, from nothing to an environment that is ready on all nodes."""
 
     def __init__(self, job: Job, rank: int, spec: str, say: Callable[..., None]) -> None:
@@ -146,10 +143,11 @@ class _Node:
 
         self._told = os.path.join(os.path.dirname(os.path.abspath(spec)), source.LIST)
         self._about = job.env_ship
+        self._limits = Limits(job.host_timeout_s, job.rdzv_timeout_s)
         self._host = os.environ.get("DISTLAUNCH_HOST") or socket.gethostname()
 
     def bring(self) -> Brought:
-        """Bring the environment. Raises `EnvironmentProblem`."""
+        """Bring the environment. Raises `BringError`."""
         if self.job.max_nodes == 1:
             self._open_store()
             return self._read(None)
@@ -167,20 +165,19 @@ class _Node:
         endpoint.tell(routes.candidates(self._host))
         self.listener = socket.socket(fileno=os.dup(endpoint.fds()[0]))
         chain = Chain(self.job.max_nodes, Member(0, self._host, [], endpoint.look()[1]))  # type: ignore[index]
-        how = {"host_s": self.job.host_timeout_s, "patience_s": PATIENCE_S}
-        serving = Serving(self.listener, self.job.key, join=chain.attend, **how)
+        serving = Serving(self.listener, self.job.key, self._limits, chain.attend)
         problem, brought = None, None
         try:
             self._open_store()
             brought = self._read((chain, serving))
-        except (EnvironmentProblem, OSError) as error:
+        except (BringError, OSError) as error:
             problem = Stop(str(error), 0, self._host)
         stop = chain.settle(problem, self.job.rdzv_timeout_s)
         serving.stop()
         if stop is not None and stop.node:
-            raise Stopped(stop)
+            raise StoppedError(stop)
         if stop is not None:
-            raise EnvironmentProblem(stop.message)
+            raise BringError(stop.message)
         assert brought is not None
         return brought
 
@@ -202,18 +199,15 @@ class _Node:
     def _other(self, endpoint: Endpoint) -> Brought:
         address, port = self._find(endpoint)
         listener = socket.create_server(("", 0), backlog=64)
-        how = {"host_s": self.job.host_timeout_s, "patience_s": PATIENCE_S}
-        serving = Serving(listener, self.job.key, **how)
+        serving = Serving(listener, self.job.key, self._limits)
         _, own = routes.towards(address)
         every = [*([own] if own else []), *routes.candidates(self._host)]
-        me = Self(
-            self.rank, self._host, list(dict.fromkeys(every)), serving.port, self.job.key,
-            wait_s=self.job.rdzv_timeout_s, **how,
-        )  # fmt: skip
+        addresses = list(dict.fromkeys(every))
+        me = Self(self.rank, self._host, addresses, serving.port, self.job.key, self._limits)
         try:
             fetching = Fetching(me, address, port)
-        except Lost as error:
-            raise Stopped(Stop(f"it does not bring the environment: {error}", 0, "")) from error
+        except LostError as error:
+            raise StoppedError(Stop(f"it does not bring the environment: {error}", 0, "")) from error
         try:
             self._open_store()
             encoded = fetching.manifest()
@@ -223,7 +217,7 @@ class _Node:
                 fetching.pieces(shelf)
 
             brought = self._fill(fetching.digest, encoded, fill, always=True)
-        except (EnvironmentProblem, OSError) as error:
+        except (BringError, OSError) as error:
             fetching.finish(str(error))
             raise
         fetching.finish()
@@ -235,9 +229,9 @@ class _Node:
             ended = endpoint.ended()
             if ended is not None:
                 why = ended["cause"]
-                raise Stopped(Stop(str(why and why["message"]), 0, ""))
+                raise StoppedError(Stop(str(why and why["message"]), 0, ""))
             if time.monotonic() > limit:
-                raise EnvironmentProblem(f"waited {self.job.rdzv_timeout_s:.0f} s for {endpoint.waits_for}")
+                raise BringError(f"waited {self.job.rdzv_timeout_s:.0f} s for {endpoint.waits_for}")
             time.sleep(_LOOK_S)
         return address
 

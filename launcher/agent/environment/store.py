@@ -17,7 +17,7 @@ import os
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from ..system import files, trust
-from .manifest import STAMP_S, EnvironmentProblem, File, Manifest
+from .manifest import STAMP_S, BringError, File, Manifest
 
 _NETWORK = (
     *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "glusterfs", "afs", "panfs", "fuse.sshfs"),
@@ -25,7 +25,7 @@ _NETWORK = (
 _DONE, _LOCK, _NEW = ".json", ".lock", ".new"
 
 
-class Full(EnvironmentProblem):
+class FullError(BringError):
     """The disk is full."""
 
 
@@ -33,21 +33,19 @@ class Store:
     """The store in one directory, which only its user may write to."""
 
     def __init__(self, directory: str) -> None:
-        """Create it where it is missing. Raises `EnvironmentProblem` if others could change it, or on a shared disk."""
+        """Create it where it is missing. Raises `BringError` if others could change it, or on a shared disk."""
         self.directory = os.path.abspath(os.path.expandvars(os.path.expanduser(directory)))
         if "$" in self.directory:
-            raise EnvironmentProblem(f"--env-ship-dir {directory}: this node has no such variable")
+            raise BringError(f"--env-ship-dir {directory}: this node has no such variable")
         try:
             found = trust.make(self.directory)
         except OSError as error:
-            raise EnvironmentProblem(f"{self.directory} cannot be made: {error.strerror}") from error
+            raise BringError(f"{self.directory} cannot be made: {error.strerror}") from error
         if found is not None:
-            raise EnvironmentProblem(f"no environment is brought to {self.directory}: {found.message} ({found.hint})")
+            raise BringError(f"no environment is brought to {self.directory}: {found.message} ({found.hint})")
         kind = _file_system(os.path.realpath(self.directory))
         if kind in _NETWORK:
-            raise EnvironmentProblem(
-                f"{self.directory} is on a shared disk ({kind}): --env-ship-dir DIR names a local one"
-            )
+            raise BringError(f"{self.directory} is on a shared disk ({kind}): --env-ship-dir DIR names a local one")
         for name in ("objects", "envs", "lists"):
             os.makedirs(os.path.join(self.directory, name), mode=0o700, exist_ok=True)
 
@@ -210,12 +208,12 @@ class Kept(NamedTuple):
 
 @contextlib.contextmanager
 def errors_of_disk(directory: str) -> Iterator[None]:
-    """Raise `Full` for errors of a disk without space."""
+    """Raise `FullError` for errors of a disk without space."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise Full(
+            raise FullError(
                 f"{directory}: {error.strerror}: the environment does not fit; --env-ship-dir DIR names another place"
             ) from error
         raise
