@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,27 +14,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from testbed import Host
+    from tests.command import Cli
 
 NODE = Path(__file__).with_name("node.py")
 ROOT = NODE.parents[2]
 LIMIT_S = 120
-
-
-def prefix(directory: Path, *, large_bytes: int = 0) -> Path:
-    """A Python in one directory: a wrapper of the tests' own, a module with bytecode, and a file of some pieces."""
-    packages = directory / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
-    packages.mkdir(parents=True)
-    (packages / "brought.py").write_text("WHERE = __file__\n")
-    subprocess.run([sys.executable, "-m", "compileall", "-q", packages], check=True)
-    (packages / "data.bin").write_bytes(os.urandom(large_bytes))
-    (packages / "alias.py").symlink_to("brought.py")
-    (directory / "bin").mkdir()
-    return directory
+SYSTEM = "/usr/bin/python3"
+SCRIPT = """\
+import os, sys
+import brought
+print(f"rank {os.environ['RANK']}:", sys.executable, brought.WHERE, os.environ["PATH"].split(":")[0])
+"""
 
 
 def venv(directory: Path) -> Path:
-    """A virtual environment of the tests' Python with one module."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
+    """A virtual environment with one module, based on the system's Python if there is one: that does not travel."""
+    python = SYSTEM if os.path.exists(SYSTEM) else sys.executable
+    subprocess.run([python, "-m", "venv", "--without-pip", directory], check=True)
     (packages,) = directory.glob("lib/python*/site-packages")
     (packages / "brought.py").write_text("WHERE = __file__\n")
     tool = directory / "bin/tool"
@@ -76,3 +73,22 @@ def start(
             process = subprocess.Popen(words, env={**os.environ, **env}, stdout=subprocess.PIPE, text=True)
         found[rank] = Part(rank, process)
     return found
+
+
+def lines(text: str) -> dict[int, list[Path]]:
+    """What ranks have printed."""
+    found = re.findall(r"rank (\d+): (.*)", text)
+    return {int(rank): [Path(word) for word in words.split()] for rank, words in found}
+
+
+def latest(cli: Cli) -> str:
+    """The id of the last run."""
+    return max(path.name for path in cli.runs.glob("where-2*"))
+
+
+def check(shown: dict[int, list[Path]], ranks: int, store: Path) -> None:
+    """All ranks ran in the environment that was brought."""
+    assert sorted(shown) == list(range(ranks))
+    for paths in shown.values():
+        assert len(paths) == 3
+        assert all(path.is_relative_to(store / "envs") for path in paths), paths

@@ -6,6 +6,8 @@ import json
 import sys
 
 from launcher.agent.environment import stage
+from launcher.agent.environment.fetching import StoppedError
+from launcher.agent.environment.manifest import BringError
 from launcher.agent.job import Job
 
 
@@ -16,8 +18,8 @@ def main() -> None:
     part = stage.NodePart(job, int(sys.argv[2]), f"{job.directory}/spec.json", lambda *_, **__: None)
     try:
         brought = part.bring()._asdict()
-    except stage.BringError as error:
-        brought = {"error": str(error), "secondary": isinstance(error, stage.StoppedError)}
+    except BringError as error:
+        brought = {"error": str(error), "secondary": isinstance(error, StoppedError)}
     print(json.dumps(brought), flush=True)
 
 

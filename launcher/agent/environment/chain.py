@@ -127,7 +127,9 @@ class Chain:
         with self._changed:
             missing = self._nodes - len(self._order)
             if missing and not self._over:
-                self._stop = self._stop or Stop(f"{missing} of {self._nodes} nodes have not joined", 0, "")
+                self._stop = self._stop or Stop(
+                    f"{missing} of {self._nodes} nodes have not joined within {limit_s:.0f} s", 0, ""
+                )
                 self._over = True
                 self._changed.notify_all()
         self._wait(lambda: self._over)

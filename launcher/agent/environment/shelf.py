@@ -43,6 +43,9 @@ class Shelf:
         self.problem = ""
         """Why no more pieces will come."""
 
+        self.damaged = ""
+        """What turned out to be damaged on this node's disk."""
+
         self._changed = threading.Condition()
         self._parts: Dict[int, Tuple[int, int]] = {}
         """By the index of its first piece, a content that is being written: its descriptor, and the missing pieces."""
@@ -121,7 +124,10 @@ class Shelf:
             os.close(fd)
         if hashlib.sha256(data).hexdigest() != piece.file.digests[piece.number]:
             self.store.drop(piece.file)
-            raise BringError(f"{self.store.object(piece.file)} was damaged on this node's disk; it was removed")
+            self.damaged = (
+                f"{self.store.object(piece.file)} was damaged on this node's disk, and is removed: start again"
+            )
+            raise BringError(self.damaged)
 
     def fail(self, problem: str) -> None:
         """No more pieces will come."""

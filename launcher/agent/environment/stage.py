@@ -11,7 +11,7 @@ import time
 from typing import Any, Callable, Iterator, NamedTuple, NoReturn, Optional, Tuple
 
 from ..job import Job
-from ..network import routes
+from ..network import ports, routes
 from ..network.endpoint import Endpoint
 from ..protocol import encode_event
 from ..system import users
@@ -143,11 +143,19 @@ class NodePart:
 
         self._told = os.path.join(os.path.dirname(os.path.abspath(spec)), source.LIST)
         self._about = job.env_ship
+        self._shelf: Optional[Shelf] = None
         self._limits = Limits(job.host_timeout_s, job.rdzv_timeout_s)
         self._host = os.environ.get("DISTLAUNCH_HOST") or socket.gethostname()
 
     def bring(self) -> Brought:
         """Bring the environment. Raises `BringError`."""
+        brought = self._bring()
+        if self._shelf is not None and self._shelf.damaged:  # another node has noticed
+            self.store.forget(brought.digest)
+            raise BringError(self._shelf.damaged)
+        return brought
+
+    def _bring(self) -> Brought:
         if self.job.max_nodes == 1:
             self._open_store()
             return self._read(None)
@@ -198,8 +206,7 @@ class NodePart:
 
     def _other(self, endpoint: Endpoint) -> Brought:
         address, port = self._find(endpoint)
-        listener = socket.create_server(("", 0), backlog=64)
-        serving = Serving(listener, self.job.key, self._limits)
+        serving = Serving(ports.listening(), self.job.key, self._limits)
         _, own = routes.towards(address)
         every = [*([own] if own else []), *routes.candidates(self._host)]
         addresses = list(dict.fromkeys(every))
@@ -245,12 +252,11 @@ class NodePart:
                 if not mine and not self.store.is_complete(digest):
                     time.sleep(_LOOK_S)  # another node on this host makes it
                     continue
-                shelf, received = Shelf(self.store, manifest), 0
+                shelf = self._shelf = Shelf(self.store, manifest)
                 ready = self.store.is_complete(digest)
                 try:
                     if always or not ready:
                         fill(shelf)
-                    received = shelf.received_bytes
                     if not ready:
                         place(self.store, digest, manifest)
                 except BaseException as error:
@@ -259,4 +265,5 @@ class NodePart:
                     raise
             break
         python = os.path.join(self.store.environment(digest), manifest.python)
+        received = shelf.received_bytes
         return Brought(digest, python, received, manifest.total_bytes - received, not ready)

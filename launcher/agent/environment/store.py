@@ -38,16 +38,18 @@ class Store:
         if "$" in self.directory:
             raise BringError(f"--env-ship-dir {directory}: this node has no such variable")
         try:
-            found = trust.make(self.directory)
+            for each in (
+                self.directory,
+                *(os.path.join(self.directory, name) for name in ("objects", "envs", "lists")),
+            ):
+                found = trust.make(each)
+                if found is not None:
+                    raise BringError(f"no environment is brought to {each}: {found.message} ({found.hint})")
         except OSError as error:
             raise BringError(f"{self.directory} cannot be made: {error.strerror}") from error
-        if found is not None:
-            raise BringError(f"no environment is brought to {self.directory}: {found.message} ({found.hint})")
         kind = _file_system(os.path.realpath(self.directory))
         if kind in _NETWORK:
             raise BringError(f"{self.directory} is on a shared disk ({kind}): --env-ship-dir DIR names a local one")
-        for name in ("objects", "envs", "lists"):
-            os.makedirs(os.path.join(self.directory, name), mode=0o700, exist_ok=True)
 
     # -- content ------------------------------------------------------------------------------------------------------
 
