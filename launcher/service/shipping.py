@@ -39,7 +39,7 @@ def shipped(spec: JobSpec, asked: JobOptions, backend: AnyBackend) -> JobSpec:
 
 
 def _of_python(spec: JobSpec) -> str:
-    """The environment of the Python that is named, or of ours."""
+    """The environment of the Python that is named, or that of this process."""
     python = spec.python or sys.executable
     found = shutil.which(os.path.join(spec.cwd, python) if os.path.dirname(python) else python)
     if found is None:

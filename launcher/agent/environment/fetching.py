@@ -1,4 +1,4 @@
-"""A node's part: joins at node 0, and gets what it lacks from the node that it is told."""
+"""A node's part: joins at node 0, and gets what it lacks from the node that node 0 names."""
 
 from __future__ import annotations
 
