@@ -6,7 +6,6 @@ import json
 import os
 import tarfile
 import time
-
 from typing import TYPE_CHECKING, Any
 
 import pytest
