@@ -1,8 +1,8 @@
-"""What it saves to bring the environment: imports from a slow shared folder and from local disk, and copies in a chain.
+"""What it saves to bring the environment: imports from a slow shared directory and from local disk, and copies in a chain.
 
     python benchmarks/env_ship.py [--rounds 3] [--modules 600] [--milliseconds 0.5] [--hosts 8] [--only imports,chain]
 
-imports   the workers of a run import a package of many modules from a folder whose server takes some time for each
+imports   the workers of a run import a package of many modules from a directory whose server takes some time for each
           request: with `--python` there, with `--env-ship` for the first time, and again. Whole command, wall time
 chain     an environment to 2 hosts and to more, on links of one rate: wall time, and the bytes on each link
 
@@ -87,9 +87,9 @@ def made(directory: Path, modules: int) -> Path:
 
 @contextmanager
 def slow(source: Path, mount: Path, milliseconds: float) -> Iterator[None]:
-    """The folder at another place, from a slow server."""
+    """The directory at another place, from a slow server."""
     mount.mkdir()
-    server = Path(__file__).with_name("_slow_folder.py")
+    server = Path(__file__).with_name("_slow_directory.py")
     words = [sys.executable, str(server), str(source), str(mount), str(milliseconds)]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
         assert process.stdout
@@ -105,21 +105,21 @@ def imports(scratch: Path, source: Path, rounds: int, milliseconds: float) -> No
     """The three ways, one after another in each round."""
     (scratch / "work.py").write_text("import many\nprint(many.m1.f(1))\n")
     env = environment(str(scratch))
-    folder, store = scratch / "slow", scratch / "store"
-    taken: dict[str, list[float]] = {"from the slow folder": [], "brought": [], "brought before": []}
-    with slow(source, folder, milliseconds):
+    directory, store = scratch / "slow", scratch / "store"
+    taken: dict[str, list[float]] = {"from the slow directory": [], "brought": [], "brought before": []}
+    with slow(source, directory, milliseconds):
         for _ in range(rounds):
             shutil.rmtree(store, ignore_errors=True)
-            shipped = ("--env-ship", str(folder), "--env-ship-dir", str(store))
-            ways = (("--python", f"{folder}/bin/python"), shipped, shipped)
+            shipped = ("--env-ship", str(directory), "--env-ship-dir", str(store))
+            ways = (("--python", f"{directory}/bin/python"), shipped, shipped)
             for name, words in zip(taken, ways, strict=True):
                 taken[name].append(run(words, scratch, env))
     print(f"imports, {rounds} rounds, {milliseconds} ms for each request; wall s, median (range)")
     for name, walls in taken.items():
         print(f"  {name:24}{statistics.median(walls):8.2f} ({min(walls):.2f}-{max(walls):.2f})")
     for name in ("brought", "brought before"):
-        of = [now / before for now, before in zip(taken[name], taken["from the slow folder"], strict=True)]
-        print(f"ratio  {name} / from the slow folder  {statistics.median(of):.2f} ({min(of):.2f}-{max(of):.2f})")
+        of = [now / before for now, before in zip(taken[name], taken["from the slow directory"], strict=True)]
+        print(f"ratio  {name} / from the slow directory  {statistics.median(of):.2f} ({min(of):.2f}-{max(of):.2f})")
 
 
 def run(words: Sequence[str], scratch: Path, env: Mapping[str, str]) -> float:

@@ -67,7 +67,7 @@ COMPARED = {
         "to the end of the job, 1 rounds\n  distlaunch ",
     ),
     "ssh.py": ("distlaunch / floor",),
-    "env_ship.py": ("brought before / from the slow folder", "3 hosts / 2 hosts", "bytes on the busiest link"),
+    "env_ship.py": ("brought before / from the slow directory", "3 hosts / 2 hosts", "bytes on the busiest link"),
     "k8s.py": ("kubectl apply", "ratio  "),
 }
 """What each prints, at least."""

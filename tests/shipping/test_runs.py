@@ -25,7 +25,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_workers_run_in_the_environment_that_was_brought(distlaunch: Cli, source: Path, tmp_path: Path) -> None:
-    script = distlaunch.write("where.py", environments.SCRIPT)
+    script = str(distlaunch.write("where.py", environments.SCRIPT))
     store = tmp_path / "store"
     words = ("local", "--nodes", "2", "--nproc-per-node", "2", "--env-ship", str(source), "--env-ship-dir", str(store))
     first, again = distlaunch(*words, script), distlaunch(*words, script)
@@ -48,7 +48,7 @@ def test_a_packed_environment_is_unpacked_on_the_node(distlaunch: Cli, source: P
     packed = tmp_path / "packed.tar.gz"
     with tarfile.open(packed, "w:gz") as tar:
         tar.add(source, ".")
-    script = distlaunch.write("where.py", environments.SCRIPT)
+    script = str(distlaunch.write("where.py", environments.SCRIPT))
     words = ("local", "--nproc-per-node", "1", "--env-ship", str(packed), "--env-ship-dir", str(tmp_path / "store"))
     done = distlaunch(*words, script)
 
@@ -71,7 +71,9 @@ def test_what_conda_pack_makes_is_unpacked_by_its_own_program(distlaunch: Cli, t
     packed = tmp_path / "packed.tar.gz"
     with tarfile.open(packed, "w:gz") as tar:
         tar.add(source, ".")
-    script = distlaunch.write("text.py", "import pathlib, sys\nprint(pathlib.Path(sys.prefix, 'text').read_text())\n")
+    script = str(
+        distlaunch.write("text.py", "import pathlib, sys\nprint(pathlib.Path(sys.prefix, 'text').read_text())\n")
+    )
     words = ("local", "--nproc-per-node", "1", "--env-ship", str(packed), "--env-ship-dir", str(tmp_path / "store"))
     done, again = distlaunch(*words, script), distlaunch(*words, script)
 
@@ -89,7 +91,7 @@ def test_what_conda_pack_makes_is_unpacked_by_its_own_program(distlaunch: Cli, t
     ],
 )
 def test_what_is_no_environment_is_refused_before_anything_starts(distlaunch: Cli, named: str, says: str) -> None:
-    script = distlaunch.write("where.py", environments.SCRIPT)
+    script = str(distlaunch.write("where.py", environments.SCRIPT))
     done = distlaunch("local", "--env-ship", named, script)
 
     assert done.exit_code == 2
@@ -112,7 +114,7 @@ def test_a_base_python_that_a_node_lacks_is_named(distlaunch: Cli, source: Path,
     with tarfile.open(packed, "w") as tar:
         tar.add(source, ".")
     words = ("--nproc-per-node", "1", "--env-ship", str(packed), "--env-ship-dir", str(tmp_path / "store"))
-    done = distlaunch("local", *words, distlaunch.write("where.py", environments.SCRIPT))
+    done = distlaunch("local", *words, str(distlaunch.write("where.py", environments.SCRIPT)))
 
     assert done.exit_code == 1
     assert "is based on is missing: /usr/lost/bin" in done.stderr
@@ -123,7 +125,7 @@ def test_the_run_can_be_cancelled_while_its_environment_comes(distlaunch: Cli, s
     packed = tmp_path / "packed.tar.gz"
     os.mkfifo(packed)
     words = ("--nproc-per-node", "1", "--env-ship", str(packed), "--env-ship-dir", str(tmp_path / "store"))
-    started = distlaunch("local", "--detach", *words, distlaunch.write("where.py", environments.SCRIPT))
+    started = distlaunch("local", "--detach", *words, str(distlaunch.write("where.py", environments.SCRIPT)))
     assert started.exit_code == 0, started.stderr
     run = started.stdout.strip()
     (directory,) = distlaunch.directory.rglob(run)
@@ -139,7 +141,7 @@ def test_the_run_can_be_cancelled_while_its_environment_comes(distlaunch: Cli, s
 
 
 def test_what_was_not_used_for_longest_is_removed_above_the_quota(distlaunch: Cli, tmp_path: Path) -> None:
-    script = distlaunch.write("where.py", environments.SCRIPT)
+    script = str(distlaunch.write("where.py", environments.SCRIPT))
     store = tmp_path / "store"
     words = ("local", "--nproc-per-node", "1", "--env-ship-dir", str(store), "--env-ship-quota", "5MB", script)
     for name in ("first", "second"):

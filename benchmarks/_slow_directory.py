@@ -1,4 +1,4 @@
-"""A folder on a slow file server: `python _slow_folder.py SOURCE MOUNT MILLISECONDS`. Needs root, and no library.
+"""A directory on a slow file server: `python _slow_directory.py SOURCE MOUNT MILLISECONDS`. Needs root, and no library.
 
 A read-only view of SOURCE over FUSE. Each request takes that long, one after another, and the kernel keeps no names
 or attributes, as with a file server that many nodes ask at one moment.
@@ -29,7 +29,7 @@ _FIXED = {
 """Answers that are always the same."""
 
 
-class Folder:
+class Directory:
     """The view: a number for each path, and its requests."""
 
     def __init__(self, source: str) -> None:
@@ -85,14 +85,14 @@ def _read(path: str, offset: int, size: int) -> bytes:
 
 
 def serve(source: str, mount: str, request_s: float) -> None:
-    """Serve until the folder is unmounted."""
+    """Serve until the directory is unmounted."""
     fd = os.open("/dev/fuse", os.O_RDWR)
     options = f"fd={fd},rootmode=40000,user_id=0,group_id=0,allow_other"
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"slow", mount.encode(), b"fuse", 0, options.encode()):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     print("mounted", flush=True)
-    folder = Folder(source)
+    directory = Directory(source)
     while True:
         try:
             request = os.read(fd, _REQUEST_BYTES)
@@ -103,7 +103,7 @@ def serve(source: str, mount: str, request_s: float) -> None:
             continue
         time.sleep(request_s)
         try:
-            data, error = folder.answer(kind, number, request[_BODY:]), 0
+            data, error = directory.answer(kind, number, request[_BODY:]), 0
         except OSError as problem:
             data, error = b"", problem.errno or 5
         if data is None:
