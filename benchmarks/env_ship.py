@@ -1,4 +1,4 @@
-"""What it saves to bring the environment: imports from a slow shared directory and from local disk, and copies in a chain.
+"""What it saves to bring the environment: imports from a slow directory and from local disk, and copies in a chain.
 
     python benchmarks/env_ship.py [--rounds 3] [--modules 600] [--milliseconds 0.5] [--hosts 8] [--only imports,chain]
 

@@ -100,7 +100,7 @@ def test_what_is_no_environment_is_refused_before_anything_starts(distlaunch: Cl
 
 def test_an_elastic_run_brings_no_environment(distlaunch: Cli, source: Path) -> None:
     done = distlaunch(
-        "local", "--nodes", "1:2", "--env-ship", str(source), distlaunch.write("where.py", environments.SCRIPT)
+        "local", "--nodes", "1:2", "--env-ship", str(source), str(distlaunch.write("where.py", environments.SCRIPT))
     )
 
     assert done.exit_code == 2
