@@ -6,7 +6,7 @@ import io
 import os
 import re
 import struct
-from typing import BinaryIO, Optional, Tuple
+from typing import BinaryIO, Callable, Optional, Tuple
 
 from .manifest import STAMP_S
 
@@ -45,12 +45,12 @@ def _stamped(code: bytes, source: os.stat_result) -> Optional[BinaryIO]:
     return io.BytesIO(_HEAD.pack(magic, flags, STAMP_S, size) + code[_HEAD.size :])
 
 
-def mark(path: str) -> Tuple[int, ...]:
+def mark(path: str, stat: Callable[[str], os.stat_result]) -> Tuple[int, ...]:
     """Changes whenever what travels may: the file's time, size and inode, and those of its source."""
     marks = []
     for each in filter(None, (path, source_of(path))):
         try:
-            about = os.stat(each)
+            about = stat(each)
         except FileNotFoundError:
             continue
         marks += [about.st_mtime_ns, about.st_size, about.st_ino]

@@ -110,10 +110,17 @@ class _Listing:
         self.roots: Dict[str, str] = {}
         self.system_packages = False
         self._kept, self._tell = kept, tell
+        self._stats: Dict[str, os.stat_result] = {}
         self._before: Dict[str, List[Any]] = {}
         self._now: Dict[str, List[Any]] = {}
         with contextlib.suppress(OSError, ValueError), open(kept, encoding="ascii") as file:  # none: it is read anew
             self._before = dict(json.load(file))
+
+    def _stat(self, path: str) -> os.stat_result:
+        """As `os.stat`, asked once for each file: the disk may be slow."""
+        if path not in self._stats:
+            self._stats[path] = os.stat(path)
+        return self._stats[path]
 
     def keep(self) -> None:
         """Keep what was found, if anything is new."""
@@ -140,7 +147,7 @@ class _Listing:
         return False
 
     def _add(self, path: str, place: str, through: Tuple[str, ...]) -> None:
-        about = os.lstat(path)
+        about = self._stats.get(path) or os.lstat(path)
         if stat.S_ISLNK(about.st_mode):
             self._add_link(path, place, through)
         elif stat.S_ISDIR(about.st_mode):
@@ -164,7 +171,8 @@ class _Listing:
             self.walk(target, place, (*through, target))
 
     def _add_file(self, path: str, place: str, about: os.stat_result) -> None:
-        mark = list(content.mark(path))
+        self._stats[path] = about
+        mark = list(content.mark(path, self._stat))
         known = self._before.get(path)
         if known is None or known[0] != mark:
             self._tell(about.st_size)
