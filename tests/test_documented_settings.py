@@ -28,6 +28,8 @@ def test_the_settings_of_every_launch_are_in_their_table_with_their_defaults() -
         "notify": ("none", ()),
         "notify_secret": ("none", ""),
         "workers": ("none", 0),
+        "env_ship": ("none", ""),
+        "env_ship_dir": ("`distlaunch-USER` in `/var/tmp`", ""),
         "runs_dir": ("`~/.distlaunch/runs`", ""),
     }
     for heading, cls in (("`[defaults]`", JobOptions), ("Top level", config.GlobalOptions)):

@@ -38,11 +38,19 @@ def main() -> None:
         refuse(f"--node-rank {rank}: the run has nodes 0 to {job.max_nodes - 1}")
     if args.unpack:
         job = _unpack(args.unpack, job, rank)
+    refused = None
+    if job.env_ship:
+        from .environment import stage  # few runs bring one
+
+        if args.in_environment:
+            job = stage.taken_over(job, args.in_environment)
+        else:
+            refused = stage.become(job, rank, stream, args.spec)
     from .forkserver.prefork import Child
     from .node.run import run
 
     try:
-        run(job, rank, stream, above=args.below)
+        run(job, rank, stream, above=args.below, refused=refused)
     except Child as child:
         task = child.task
     task()

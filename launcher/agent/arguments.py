@@ -7,7 +7,7 @@ from typing import Dict, List, NoReturn, Optional
 
 _FLAGS = ("--slurm", "--when-told")
 _NUMBERS = ("--node-rank", "--below", "--stdin")
-_TEXTS = ("--spec", "--node-rank-from", "--without", "--unpack")
+_TEXTS = ("--spec", "--node-rank-from", "--without", "--unpack", "--in-environment")
 _RANKS = ("--node-rank", "--node-rank-from", "--slurm")
 
 
@@ -44,6 +44,9 @@ class Arguments:
 
         self.unpack = given.get("--unpack", "")
         """A directory with archives of the run, to be unpacked in the run's directory."""
+
+        self.in_environment = given.get("--in-environment", "")
+        """Descriptors that this agent has from itself, before it became one in the environment that was brought."""
 
 
 def read(words: List[str]) -> Arguments:

@@ -17,7 +17,7 @@ LOOPBACK = "127.0.0.1"
 _BESIDE = ("key", "function", "notify")
 _IF_SET = (
     *("output_dir", "project", "hold_s", "hold_node", "debug", "terminal", "array", "may_move", "plain_stream"),
-    *("claim", "contract", "ps", "roles", "tracking", "tracked_as", "samples_s", "hang_after_s", "on_hang"),
+    *("claim", "contract", "ps", "roles", "tracking", "tracked_as", "samples_s", "hang_after_s", "on_hang", "env_ship"),
 )
 """Fields that few runs set; left out of the JSON if unset."""
 
@@ -176,6 +176,9 @@ class Job(NamedTuple):
     `rank`: the only rank that is shown, or with `interactive` the rank that has the keyboard. The other fields are
     those of `LentTerminal`; `very` is, by stream, the path of the launcher's own terminal, which all workers share.
     """
+
+    env_ship: Optional[Dict[str, Any]] = None
+    """The environment that is brought to the nodes: `source`, `dir`, `quota_bytes` (`environment/stage.py`)."""
 
     key: str = ""
     """The secret by which the run's nodes authenticate each other: in the file `key`, never in spec.json."""

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 def needed(spec: JobSpec) -> tuple[str, int]:
     """The module by which an interpreter is chosen, and whether workers import it: NO, MAYBE or SURELY."""
+    if spec.agents.get("env_ship"):  # the one that is brought runs the workers
+        return "torch", NO
     return max(map(_of_part, spec.parts), key=lambda found: found[1])  # of several roles, the one that needs most
 
 

@@ -114,7 +114,7 @@ _KINDS = _named(
     ("node attempt version pid round restarts max_restarts nodes world_size master_port rank local_rank", _count),
     ("workers lines total lines_lost part parts cpus gpus all_nodes", _count),
     ("ranks odd", _counts),
-    ("time silent_s limit_s deadline duration_s", numbers.is_number),
+    ("time silent_s limit_s deadline duration_s received_bytes linked_bytes", numbers.is_number),
     ("exit_code", _code),
     ("interfaces notes links files problems", lambda value: isinstance(value, list) and all(map(_text, value))),
     ("variables", _variables),

@@ -103,6 +103,7 @@ def send(backend: AnyBackend, plan: Plan, run: records.Run, interrupts: Interrup
     begun: Handle | None = None
     if receivers := plan.job.notify:
         storage.write_whole(run.path / NOTIFY_FILE, receivers.encode("ascii"), mode=0o600)
+    ships = plan.job.env_ship
 
     def record(handle: Handle) -> None:
         nonlocal begun
@@ -112,6 +113,10 @@ def send(backend: AnyBackend, plan: Plan, run: records.Run, interrupts: Interrup
     with lock.hold(run.path, backend.name, submits=True, wait_s=_LOCK_S, watch=lambda: hear_of_cancel(run, interrupts)):
         try:
             hear_of_cancel(run, interrupts)  # requested before the lock was held
+            if ships:
+                from launcher.service import shipping  # few runs bring an environment
+
+                shipping.prepare(ships, run.path, backend)
             with interrupts.at_once(), live_line.waiting(f"submitting to {backend.name}"):
                 begun = backend.submit(plan, record)
             return records.record_handle(run, begun)

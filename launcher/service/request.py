@@ -94,7 +94,7 @@ def resolve(backend_name: str | None, values: Mapping[str, Any], settings: confi
         backend_name=where.backend.name,
         cluster=where.cluster.name if where.cluster else None,
         job=replace(
-            told(_made(job, options, values, settings, where), asked, options),
+            _bringing(told(_made(job, options, values, settings, where), asked, options), asked, where.backend),
             terminal=lent,
             debug=int(options.debug) if options.debug else None,
             fetches=asked.fetch_node if fetch else "",
@@ -125,6 +125,15 @@ def _made(
         raise SpecError("no script given", hint="name one, or roles")
     made = of_script(config.build(JobOptions, job), options, values["script"], values.get("args") or [])
     return of_workers(made, job, where.backend)
+
+
+def _bringing(spec: JobSpec, asked: JobOptions, backend: AnyBackend) -> JobSpec:
+    """The job, which brings an environment if one was asked for."""
+    if not asked.env_ship:
+        return spec
+    from launcher.service import shipping  # few runs bring one
+
+    return shipping.shipped(spec, asked, backend)
 
 
 def _of_role(

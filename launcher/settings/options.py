@@ -85,6 +85,29 @@ class JobOptions:
         check=one_of("links", "keep", "follow", "refuse"),
         group="files",
     )
+    env_ship: str = option(
+        "",
+        metavar="auto|FOLDER|FILE",
+        help="Bring this Python environment to each node's local disk, from node to node; auto: that of the Python.",
+        executes=True,
+        path="dots",
+        group="files",
+    )
+    env_ship_dir: str = option(
+        "",
+        metavar="DIR",
+        help="Where nodes keep environments; may name their variables.",
+        executes=True,
+        default_text="distlaunch-USER in /var/tmp",
+        group="files",
+    )
+    env_ship_quota: str = option(
+        "50GB",
+        metavar="SIZE",
+        help="How much of them a node keeps; the least recently used are removed.",
+        check=lambda text: spec.parse_size(text, "env-ship-quota"),
+        group="files",
+    )
     start_method: str = option(
         "fork",
         metavar="fork|spawn",

@@ -32,6 +32,7 @@ from .watchdog import Watchdog
 from .workers import Workers
 
 if TYPE_CHECKING:
+    from ..environment.stage import Refused
     from ..forkserver.prefork import Forked
     from ..messages import ServerSetup
 
@@ -72,14 +73,16 @@ class Node:
         )  # fmt: skip
         self.pulse = Pulse(place, out, self.loop, server=server, workers=workers)
 
-    def run(self) -> int:
-        """Run the node to its end; returns the exit code of the agent."""
+    def run(self, refused: Optional[Refused] = None) -> int:
+        """Run the node to its end; returns the exit code of the agent. `refused`: why it cannot begin."""
         processes.become_subreaper()
         self.loop.catch_signals(self.stopping.hear_signals)
         threads.watch(self._thread_failed)
         self.place.scratch.keep_crash()
         try:
-            if not self._cancelled_meanwhile():
+            if refused:
+                self._report(refused)
+            elif not self._cancelled_meanwhile():
                 self._begin()
             while not self.stopping.over():
                 self._turn()
@@ -108,6 +111,16 @@ class Node:
         self.out.event("agent_started", version=VERSION, run=self.place.job.run, host=self.place.host, pid=os.getpid())
         self.stopping.stops.reason, self.outcome.group_gone = Failure.CANCELLED, True
         return True
+
+    def _report(self, refused: Refused) -> None:
+        """Take what came before this agent could begin for its end."""
+        self.out.event("agent_started", version=VERSION, run=self.place.job.run, host=self.place.host, pid=os.getpid())
+        self.outcome.group_gone = True
+        asked = self.stopping.stops.asked_by(refused.signal) if refused.signal else None
+        if asked is not None:
+            self.stopping.stops.reason = asked.reason
+        else:
+            self.outcome.fail(refused.message, secondary=refused.secondary)
 
     def _begin(self) -> None:
         job, place = self.place.job, self.place

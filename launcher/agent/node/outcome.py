@@ -40,10 +40,17 @@ class Outcome:
 
         self._job, self._stops = place.job, stops
 
-    def fail(self, message: str, kind: Failure = Failure.NODE, trace: Optional[str] = None) -> None:
-        """Record a failure of the node itself, unless a stop or another failure came first."""
+    def fail(
+        self, message: str, kind: Failure = Failure.NODE, trace: Optional[str] = None, *, secondary: bool = False
+    ) -> None:
+        """Record a failure of the node itself, unless a stop or another failure came first.
+
+        `secondary`: it is the consequence of another node's.
+        """
         if self.failed is None and self._stops.reason is None:
             self.failed = self.analysis.of_node(message, kind, traceback=trace)
+            if secondary:
+                self.failed["secondary"] = True
 
     def ended_well(self) -> bool:
         """Whether the workers of all nodes have succeeded; a request to stop after that comes too late."""

@@ -9,26 +9,36 @@ from typing import TYPE_CHECKING, NoReturn, Optional
 from .. import roles
 
 if TYPE_CHECKING:
+    from ..environment.stage import Refused
     from ..forkserver.prefork import Forked
     from ..job import Job
 
 
-def run(job: Job, rank: int, stream: int, forked: Optional[Forked] = None, above: Optional[int] = None) -> NoReturn:
+def run(
+    job: Job,
+    rank: int,
+    stream: int,
+    forked: Optional[Forked] = None,
+    *,
+    above: Optional[int] = None,
+    refused: Optional[Refused] = None,
+) -> NoReturn:
     """Run the agent of this node, with its stream on this descriptor, to its end.
 
     `forked`: its fork server, if that is already running. `above`: the pid of the only process that it works for.
+    `refused`: why it cannot begin.
     """
     job = roles.job_of(job, rank)
     if above:
         from . import below
 
         below.run(job, rank, stream, above)
-    if forked is None and not (job.passes_stdin or above) and os.access(job.cwd, os.X_OK):
+    if forked is None and not (job.passes_stdin or above or refused) and os.access(job.cwd, os.X_OK):
         forked = _fork(job, rank)
     from .agent import Node  # while the fork server, which needs none of it, imports its own modules
 
     os.dup2(2, 1)  # a stray print must not end up in the stream
-    sys.exit(Node(job, rank, stream, forked).run())
+    sys.exit(Node(job, rank, stream, forked).run(refused))
 
 
 def _fork(job: Job, rank: int) -> Optional[Forked]:

@@ -119,7 +119,7 @@ def _spawn(request: Request, own: str, cwd: str, spec: str, about: Request) -> R
     scope = ["systemd-run", "--user", "--scope", "--quiet", "--collect", f"--unit={unit}", "--"]
     status: Optional[int] = None
     for scoped in [scope, []] if preflight.supervisor() == "systemd" else [[]]:
-        under = [*scoped, *inside, python] if scoped or inside else []
+        under = [*scoped, *inside, python] if scoped or inside or request["job"].get("env_ship") else []
         with open(os.path.join(own, "stream"), "ab") as out, open(os.path.join(own, "stderr"), "ab") as err:
             before = out.tell()
             reader, go = os.pipe()

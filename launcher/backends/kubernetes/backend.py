@@ -67,6 +67,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         from launcher.backends.kubernetes import config_maps
         from launcher.payload import agent_archive
 
+        pod.check_environment(spec)
         of_run, roles = parts.of(spec, self.opts), [role.name for role in spec.roles]
         parts.check(of_run, self.opts)
         pod.check_outputs(spec, self.opts, [volume for part in of_run for volume in part.opts.volume])

@@ -91,6 +91,12 @@ def granted_name(name: str) -> str:
     return f"{name}-{GRANTED}"
 
 
+def check_environment(spec: JobSpec) -> None:
+    """Raise `SpecError` for a run that would bring an environment: a pod has that of its image."""
+    if spec.agents.get("env_ship"):
+        raise SpecError("--env-ship: pods have the environment of their image", hint="--image IMAGE")
+
+
 def check_outputs(spec: JobSpec, opts: KubernetesOptions, volumes: Iterable[str]) -> None:
     """Tell the user if what the workers write is lost with their pods."""
     if opts.output_dir and (opts.workdir or not opts.snapshot):

@@ -1,0 +1,168 @@
+"""Makes an environment of links to contents in the store, and sees that its Python starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import List, Tuple
+
+from .manifest import BASE, CONDA, ENV, STAMP_S, VENV, BringError, File, Manifest
+from .store import Store, errors_of_disk
+
+_TEXT_BYTES = 1 << 20
+_COMPILE_S, _START_S, _UNPACK_S = 900.0, 60.0, 600.0
+_CODE = "import encodings, sys; print(sys.prefix, *sys.version_info[:2])"
+_OLDEST = (3, 9)
+_ORIGINALS = "originals"
+
+
+def place(store: Store, digest: str, manifest: Manifest) -> str:
+    """Make the environment from what the store has; returns its interpreter. Raises `BringError`."""
+    top = store.environment(digest)
+    store.forget(digest)  # what an interrupted start has left
+    _check_home(manifest)
+    try:
+        with errors_of_disk(store.directory):
+            own_bytes = _lay(store, top, manifest)
+        python = os.path.join(top, manifest.python)
+        if manifest.kind == CONDA:
+            _run([python, os.path.join(top, ENV, "bin/conda-unpack")], _UNPACK_S, "conda-unpack has failed")
+        _check_start(python, os.path.join(top, ENV))
+        _compile(python, top, manifest)
+    except BaseException:
+        store.forget(digest)
+        raise
+    store.complete(digest, manifest, own_bytes)
+    return python
+
+
+def _check_home(manifest: Manifest) -> None:
+    if manifest.home and not os.path.isdir(manifest.home):
+        raise BringError(
+            f"{manifest.source} is based on the Python in {manifest.home}, which is not on this node, and is not "
+            "shipped: base it on a Python outside of /usr (uv venv --managed-python), or ship what conda-pack makes"
+        )
+
+
+def _lay(store: Store, top: str, manifest: Manifest) -> int:
+    """All files and links; returns the size of the files that are this environment's alone."""
+    for directory in sorted({os.path.dirname(path) for path in _paths(manifest)}):
+        os.makedirs(os.path.join(top, directory), mode=0o755, exist_ok=True)
+    os.makedirs(os.path.join(top, _ORIGINALS), exist_ok=True)
+    own = 0
+    for file in manifest.files:
+        target = os.path.join(top, file.path)
+        # conda-unpack writes to its files, so none may be a link.
+        own_text = _read(store, file) if manifest.kind == CONDA else _changed(store, top, file, manifest)
+        if own_text:
+            _write(target, own_text, file)
+            own += len(own_text)
+            target = os.path.join(top, _ORIGINALS, os.path.basename(store.object(file)))  # kept for other nodes
+        if not os.path.lexists(target):
+            os.link(store.object(file), target)
+    for path, link in manifest.links:
+        os.symlink(link, os.path.join(top, path))
+    return own
+
+
+def _paths(manifest: Manifest) -> List[str]:
+    return [*(file.path for file in manifest.files), *(path for path, _ in manifest.links)]
+
+
+def _read(store: Store, file: File) -> bytes:
+    with open(store.object(file), "rb") as content:
+        return content.read()
+
+
+def _write(target: str, data: bytes, file: File) -> None:
+    with open(target, "xb") as own:
+        own.write(data)
+    os.chmod(target, 0o755 if file.executable else 0o644)
+    os.utime(target, (STAMP_S, STAMP_S))
+
+
+def _changed(store: Store, top: str, file: File, manifest: Manifest) -> bytes:
+    """The text of a file that names where the environment is, for its place here; empty if it is as it was."""
+    directory, _name = os.path.split(file.path)
+    settings = file.path == f"{ENV}/pyvenv.cfg"
+    if file.size > _TEXT_BYTES or not (settings or directory in (f"{ENV}/bin", f"{BASE}/bin")):
+        return b""
+    data = _read(store, file)
+    if settings:
+        return _settings(data, top, manifest)
+    old, new = os.fsencode(manifest.source), os.fsencode(os.path.join(top, ENV))
+    if b"\0" in data or old not in data:
+        return b""
+    return data.replace(old, new)
+
+
+def _settings(data: bytes, top: str, manifest: Manifest) -> bytes:
+    """The settings of a virtual environment, with its base Python where it is here."""
+    if manifest.base is None:
+        return b""
+    lines = []
+    for line in data.splitlines():
+        name = line.partition(b"=")[0].strip().lower()
+        lines.append(b"home = " + os.fsencode(os.path.join(top, BASE, "bin")) if name == b"home" else line)
+    return b"\n".join(lines) + b"\n"
+
+
+def _check_start(python: str, prefix: str) -> None:
+    """Raise `BringError` unless the interpreter starts, from its place here."""
+    said = _run([python, "-I", "-c", _CODE], _START_S, "its Python does not start here")
+    found, major, minor = said.rsplit(" ", 2)
+    if os.path.realpath(found) != os.path.realpath(prefix):
+        raise BringError(f"its Python takes {found} for its place, not {prefix}: it cannot be moved")
+    if (int(major), int(minor)) < _OLDEST:
+        raise BringError(f"its Python is {major}.{minor}, and agents need 3.9")
+
+
+def _compile(python: str, top: str, manifest: Manifest) -> None:
+    """Bytecode for what came without; files that cannot be compiled are left as they are."""
+    if manifest.kind != VENV and not manifest.tag:
+        return
+    if not _without_bytecode(manifest):
+        return
+    directories = [os.path.join(top, name, "lib") for name in (ENV, BASE)]
+    words = [python, "-I", "-m", "compileall", "-qq", "-j", str(len(os.sched_getaffinity(0)))]
+    try:
+        subprocess.run(
+            [*words, *filter(os.path.isdir, directories)], timeout=_COMPILE_S, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, env=_env(),
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        sys.stderr.write(f"distlaunch agent: the environment was not compiled in {_COMPILE_S:.0f} s\n")
+
+
+def _without_bytecode(manifest: Manifest) -> bool:
+    """Whether a module has no bytecode."""
+    have = set()
+    sources: List[Tuple[str, str]] = []
+    for file in manifest.files:
+        directory, name = os.path.split(file.path)
+        if name.endswith(".pyc"):
+            have.add((os.path.dirname(directory), name.partition(".")[0]))
+        elif name.endswith(".py") and "/lib/" in file.path:
+            sources.append((directory, name[:-3]))
+    return any(source not in have for source in sources)
+
+
+def _run(words: List[str], limit_s: float, problem: str) -> str:
+    """What a program of the environment prints. Raises `BringError`."""
+    try:
+        done = subprocess.run(
+            words, timeout=limit_s, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=_env()
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BringError(f"{problem}: {error}") from error
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise BringError(f"{problem}: {last[0]}")
+    return done.stdout.decode(errors="replace").strip()
+
+
+def _env() -> dict[str, str]:
+    """The variables of such programs: bytecode is written, in its usual place."""
+    left_out = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONHOME", "PYTHONPATH")
+    return {name: value for name, value in os.environ.items() if name not in left_out}

@@ -1,0 +1,233 @@
+"""A node's store of environments, on its local disk: files by their content, and environments made of links to them.
+
+    objects/AB/DIGEST[.x]     a file's content; `.x`: executable
+    envs/DIGEST/              an environment; DIGEST.json next to it once it is complete, DIGEST.lock while it is used
+    lists/                    what is known of environments that were listed here
+
+What no run has used for longest is removed once all of it is larger than the quota.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+from ..system import files, trust
+from .manifest import STAMP_S, BringError, File, Manifest
+
+_NETWORK = (
+    *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "glusterfs", "afs", "panfs", "fuse.sshfs"),
+)
+_DONE, _LOCK, _NEW = ".json", ".lock", ".new"
+
+
+class FullError(BringError):
+    """The disk is full."""
+
+
+class Store:
+    """The store in one directory, which only its user may write to."""
+
+    def __init__(self, directory: str) -> None:
+        """Create it where it is missing. Raises `BringError` if others could change it, or on a shared disk."""
+        self.directory = os.path.abspath(os.path.expandvars(os.path.expanduser(directory)))
+        if "$" in self.directory:
+            raise BringError(f"--env-ship-dir {directory}: this node has no such variable")
+        try:
+            for each in (
+                self.directory,
+                *(os.path.join(self.directory, name) for name in ("objects", "envs", "lists")),
+            ):
+                found = trust.make(each)
+                if found is not None:
+                    raise BringError(f"no environment is brought to {each}: {found.message} ({found.hint})")
+        except OSError as error:
+            raise BringError(f"{self.directory} cannot be made: {error.strerror}") from error
+        kind = _file_system(os.path.realpath(self.directory))
+        if kind in _NETWORK:
+            raise BringError(f"{self.directory} is on a shared disk ({kind}): --env-ship-dir DIR names a local one")
+
+    # -- content ------------------------------------------------------------------------------------------------------
+
+    def object(self, file: File) -> str:
+        """The path of the file's content, whether it is there or not."""
+        name = file.name
+        return os.path.join(self.directory, "objects", name[:2], name[2:] + ".x" * file.executable)
+
+    def has(self, file: File) -> bool:
+        """Whether the content is there, whole."""
+        try:
+            return os.lstat(self.object(file)).st_size == file.size
+        except FileNotFoundError:
+            return False
+
+    def begin(self, file: File) -> int:
+        """A descriptor to write the content to; `finish` makes it appear."""
+        path = self._part(file)
+        with errors_of_disk(self.directory):
+            try:
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:
+                os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            return fd
+
+    def finish(self, file: File, fd: int) -> None:
+        """The content is written whole: it appears in its place."""
+        with errors_of_disk(self.directory):
+            os.fchmod(fd, 0o555 if file.executable else 0o444)
+            os.utime(fd, (STAMP_S, STAMP_S))
+            os.rename(self._part(file), self.object(file))
+
+    def drop(self, file: File) -> None:
+        """Remove content that turned out to be damaged, or is not whole."""
+        for path in (self._part(file), self.object(file)):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def _part(self, file: File) -> str:
+        return f"{self.object(file)}.{os.getpid()}"
+
+    # -- environments -------------------------------------------------------------------------------------------------
+
+    def environment(self, digest: str) -> str:
+        """The directory of the environment, whether it is there or not."""
+        return os.path.join(self.directory, "envs", digest)
+
+    def is_complete(self, digest: str) -> bool:
+        """Whether the environment is there, ready to be used."""
+        return os.path.exists(self.environment(digest) + _DONE)
+
+    def complete(self, digest: str, manifest: Manifest, own_bytes: int) -> None:
+        """The environment is ready. `own_bytes`: the size of what it has besides links to contents."""
+        about = {"source": manifest.source, "own_bytes": own_bytes}
+        files.write_whole(self.environment(digest) + _DONE, json.dumps(about).encode("ascii"), 0o600, sync=False)
+
+    def forget(self, digest: str) -> None:
+        """Remove the environment; contents that no other one has are removed by `prune`."""
+        import shutil
+
+        directory = self.environment(digest)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(directory + _DONE)
+        shutil.rmtree(directory, ignore_errors=True)
+
+    def use(self, digest: str) -> int:
+        """Hold the environment as long as the returned descriptor is open, so that it is not removed."""
+        return self._locked(digest, fcntl.LOCK_SH)
+
+    @contextlib.contextmanager
+    def making(self, digest: str) -> Iterator[bool]:
+        """Be the only process on this host that makes the environment; yields False while another one does."""
+        try:
+            made = self._locked(digest, fcntl.LOCK_EX | fcntl.LOCK_NB, _NEW)
+        except BlockingIOError:
+            yield False
+            return
+        contents = self._locked("", fcntl.LOCK_SH)
+        try:
+            yield True
+        finally:
+            os.close(contents)
+            os.close(made)
+
+    def _locked(self, digest: str, how: int, ending: str = _LOCK) -> int:
+        """A lock of the environment; without a digest, of all contents: they are used, or some are removed."""
+        fd = os.open(self.environment(digest) + ending, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, how)
+        except OSError:
+            os.close(fd)
+            raise
+        if how == fcntl.LOCK_SH:
+            os.utime(fd)  # when it was used last
+        return fd
+
+    # -- quota --------------------------------------------------------------------------------------------------------
+
+    def prune(self, quota_bytes: int) -> List[str]:
+        """Remove what no run has used for longest until all is within the quota; returns the sources of what was."""
+        removed = []
+        self._sweep()
+        for kept in sorted(self.kept(), key=lambda kept: kept.used):
+            if self.size() <= quota_bytes:
+                break
+            with contextlib.suppress(BlockingIOError):  # in use
+                fd = self._locked(kept.digest, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                try:
+                    self.forget(kept.digest)
+                    removed.append(kept.source)
+                    self._sweep()
+                finally:
+                    os.close(fd)
+        return removed
+
+    def kept(self) -> List[Kept]:
+        """The environments that are complete."""
+        found = []
+        for name in os.listdir(os.path.join(self.directory, "envs")):
+            digest, ending = os.path.splitext(name)
+            if ending == _DONE:
+                with contextlib.suppress(OSError, ValueError, KeyError):
+                    about = json.loads(files.read_word(self.environment(digest) + _DONE))
+                    used = os.stat(self.environment(digest) + _LOCK).st_mtime
+                    found.append(Kept(digest, used, str(about["source"]), int(about["own_bytes"])))
+        return found
+
+    def size(self) -> int:
+        """The size of all contents, and of what environments have besides."""
+        return sum(about.st_size for _, about in self._objects()) + sum(kept.own_bytes for kept in self.kept())
+
+    def _sweep(self) -> None:
+        """Remove contents that no environment has, unless one is being made."""
+        with contextlib.suppress(BlockingIOError):
+            fd = self._locked("", fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for path in [path for path, about in self._objects() if about.st_nlink == 1]:
+                os.unlink(path)
+            os.close(fd)
+
+    def _objects(self) -> Iterator[Tuple[str, os.stat_result]]:
+        for directory in os.scandir(os.path.join(self.directory, "objects")):
+            for entry in os.scandir(directory.path):
+                with contextlib.suppress(FileNotFoundError):
+                    yield entry.path, entry.stat(follow_symlinks=False)
+
+
+class Kept(NamedTuple):
+    """An environment that is complete."""
+
+    digest: str
+    used: float
+    """When a run began to use it last."""
+
+    source: str
+    own_bytes: int
+
+
+@contextlib.contextmanager
+def errors_of_disk(directory: str) -> Iterator[None]:
+    """Raise `FullError` for errors of a disk without space."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise FullError(
+                f"{directory}: {error.strerror}: the environment does not fit; --env-ship-dir DIR names another place"
+            ) from error
+        raise
+
+
+def _file_system(path: str) -> Optional[str]:
+    """The kind of the file system that has the path."""
+    mounts: Dict[str, str] = {}
+    with contextlib.suppress(OSError), open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            _, place, kind = line.split(" ")[:3]
+            mounts[place.replace("\\040", " ")] = kind
+    while path not in mounts and path != "/":
+        path = os.path.dirname(path)
+    return mounts.get(path)

@@ -1,0 +1,1 @@
+"""Environments that are brought to nodes."""
