@@ -185,7 +185,7 @@ class AgentToServer(Signal, total=False):
     setup: ServerSetup
     stacks: bool
     quit: bool
-
+    stays: bool  # with `quit`: for the next run
 
 class ServerToAgent(TypedDict, total=False):
     """`started` comes with the agent's ends of the worker's output."""
@@ -204,8 +204,8 @@ class ServerToAgent(TypedDict, total=False):
     traceback: str
     module: str
     code: int
-    group_exited: int
-    """The exit code of the worker group's process."""
+    group_exited: int  # the exit code of the worker group's process
+    stays: Json  # the `pid` of the process that stays, or the `reason` for none
 
 
 class GroupToServer(Signal, total=False):

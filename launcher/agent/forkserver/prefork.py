@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Callable, Iterable, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 from ..channel import Channel
 from ..system import processes
@@ -23,11 +23,17 @@ if TYPE_CHECKING:
 _OPTION = "-u"
 """The one option with which Python must have been started: a fork server has it."""
 
-_READ_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "TZ")
+READ_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "TZ")
 """Prefixes of variables that the interpreter, the loader and the C library read once."""
 
 
 _LOOK_S, _LOOK_LATER_S = 0.0005, 0.005
+
+become_agent: Optional[Callable[[List[str]], None]] = None
+"""Runs an agent with these words in this process; set by the agent if its fork server may be left standing."""
+
+differs: Optional[Callable[[List[str], Dict[str, str], List[str]], str]] = None
+"""Why an agent with these words must not use what was imported with this environment: these modules. Set likewise."""
 
 
 class Child(BaseException):
@@ -92,7 +98,7 @@ def fork(variables: Iterable[str], command: Sequence[str], cwd: Optional[str] = 
     """
     options = getattr(sys, "orig_argv", [])[1:3]  # from Python 3.10 on
     alike = options in ([_OPTION, "-c"], [_OPTION, sys.argv[0]]) and not any(
-        name.startswith(_READ_AT_START) for name in variables
+        name.startswith(READ_AT_START) for name in variables
     )
     # UTF-8 mode is on in a login without a locale, and off in what Python starts from there.
     alike = alike and not sys.flags.utf8_mode

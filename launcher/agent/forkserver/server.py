@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, List, NoReturn, Optional
 
 from ..channel import Channel
 from ..system import processes, scratch
-from . import child, ending, notes, setup, streams, worker, workers_store
+from . import child, ending, imported, notes, setup, streams, worker, workers_store
 from .agent import Agent
 from .child import Task
 from .group_process import GroupProcess
 from .guess import SURELY
+from .prefork import Child
 from .preload import Preload
 from .signals import Signals
 from .start_method import StartMethod
@@ -46,6 +47,8 @@ class ForkServer:
         self.preload = Preload(self.setup, agent)
         self.start = StartMethod(self.setup, agent)
         self.workers = Workers(agent, self.group.channel, self._child)
+        self._imports: Optional[imported.Imported] = None
+        """For a server that is to stay."""
 
     def serve(self) -> Task:
         """Import, then answer requests until the agent exits."""
@@ -66,6 +69,10 @@ class ForkServer:
         woken = self.signals.listen()
         self._reap()  # the worker group's process may have exited meanwhile
         self.group.channel.send({"ready": True})
+        if self.setup.job["warm_s"] and self.start.forks and imported.used() is None:
+            from . import standing  # few runs leave one
+
+            self._imports = standing.look(self.setup, self.preload)  # while the workers start
         return self._loop(woken)
 
     # -- requests -----------------------------------------------------------------------------------------------------
@@ -82,7 +89,9 @@ class ForkServer:
             if self.stores.present.fd in ready:
                 self._serve_workers_store()
             if agent.fileno() in ready and agent.ready():
-                self._hear_agent()
+                task = self._hear_agent()
+                if task is not None:
+                    return task
             if group.fileno() in ready and group.ready():
                 task = self._hear_group()
                 if task is not None:
@@ -95,7 +104,7 @@ class ForkServer:
             self.workers.hear_of_debugger(self.setup.scratch)
         self._reap()
 
-    def _hear_agent(self) -> None:
+    def _hear_agent(self) -> Optional[Task]:
         message, _ = self.agent.channel.receive()
         if message is None:
             self._agent_is_gone()
@@ -104,7 +113,8 @@ class ForkServer:
         elif "stacks" in message:
             self.workers.ask_for_stacks(self.setup.scratch)
         elif "quit" in message:
-            self._quit()
+            return self._quit(stays=message.get("stays", False))
+        return None
 
     def _hear_group(self) -> Optional[Task]:
         message, fds = self.group.channel.receive()
@@ -154,10 +164,34 @@ class ForkServer:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def _quit(self) -> NoReturn:
+    def _quit(self, *, stays: bool = False) -> Optional[Task]:
+        """End all, and this process; `stays`: returns the task of a child that stays after the run."""
         self.stores.end()
         processes.sweep(patience_s=0.2)
-        os._exit(0)
+        task = self._stay() if stays else None
+        if task is None:
+            os._exit(0)
+        return task
+
+    def _stay(self) -> Optional[Task]:
+        """Fork a process that serves the next run; None in this one, which has told the agent of it."""
+        from . import standing
+
+        reader, writer = os.pipe()
+        fds = [self.agent.channel.fileno(), self.group.channel.fileno(), self.signals.fileno(), reader, writer]
+        reason = standing.why_not(executes=self.start.executes or self._imports is None, own=fds)
+        if reason:
+            self.agent.channel.send({"stays": {"reason": reason}})
+            return None
+        server = os.fork()
+        if server:
+            self.agent.channel.send({"stays": {"pid": server}}, [writer])
+            return None
+        os.close(writer)
+        self.signals.become_standing()
+        self._let_go()
+        imports, stay_s = self._imports, float(self.setup.job["warm_s"])
+        return lambda: standing.stay(standing.Server(imports, stay_s), reader)
 
     def _agent_is_gone(self) -> NoReturn:
         """End everything; the worker group's process comes last, as it notifies the other nodes."""
@@ -165,7 +199,8 @@ class ForkServer:
         processes.sweep(keep={self.group.pid}, patience_s=0.2)
         self.group.wait()
         scratch.remove(self.setup.scratch)
-        self._quit()
+        processes.sweep(patience_s=0.2)
+        os._exit(0)
 
     # -- in a child ---------------------------------------------------------------------------------------------------
 
@@ -196,10 +231,20 @@ def main(argv: List[str]) -> None:
 
 
 def serve(channel: ServerAgent, group_end: GroupAgent) -> None:
-    """Run as a fork server, and in its children run their tasks."""
-    ending.install()
+    """Run as a fork server, and in its children run their tasks.
+
+    In a child that stays, its children are agents, each of which forks a fork server of its own.
+    """
+    if imported.used() is None:
+        ending.install()
     task = _task(Agent(channel), group_end)
-    task()
+    while True:
+        try:
+            task()
+        except Child as next_child:
+            task = next_child.task
+        else:
+            return
 
 
 def _task(agent: Agent, group_end: GroupAgent) -> Task:

@@ -15,7 +15,7 @@ from ..stream.stderr import Stderr
 from ..stream.writer import Writer
 from ..system import facts, processes, threads
 from ..system.scratch import within
-from . import function_call, holding
+from . import environment, function_call, holding
 from .children import ServerProcess
 from .claim import Claim
 from .joining import LOOK_S, Joining
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from ..forkserver.prefork import Forked
     from ..messages import ServerSetup
 
-# torch.distributed.nn: torch imports it late, inside DDP, and then keeps the process group alive longer than its
-# threads, which aborts one gloo run in four at exit (pytorch/pytorch#190489). Importing it first avoids that.
-_PRELOAD = ["torch", "torch.distributed", "torch.distributed.nn"]
 _FAREWELL_S = 6.0
 _LAST_LINES_S = 1.0
 _STDERR_BLOCKS = 32
@@ -52,6 +49,9 @@ class Node:
         if job.claim:  # the nodes meet only once node 0 has it
             job = job._replace(rdzv_timeout_s=job.rdzv_timeout_s + job.claim["wait_s"])
         self.loop = Loop()
+        self._stays = False
+        """Whether a process is to stay for the next run."""
+
         self.stderr = Stderr()
         place = self.place = Place.take(job, node_rank)
         out = self.out = _stream(job, node_rank, stream_fd, place.directory)
@@ -116,6 +116,11 @@ class Node:
         place.use_project()
         again = {"after": job.why_again} if job.why_again else {}
         self.out.event("agent_started", version=VERSION, run=job.run, **identity, **where, **again)
+        if job.warm_s:
+            from ..forkserver import imported  # few runs are started warm
+
+            self._stays = imported.used() is None
+            self.out.event("warm_start", used=not self._stays, reason=job.cold)
         env, count, host_facts = self._environment()
         function_call.write(job, place.node_rank)
         if place.node_rank == 0:
@@ -127,7 +132,7 @@ class Node:
         request: ServerSetup = {
             "job": job._replace(function=None)._asdict(),
             "env": env,
-            "preload": _PRELOAD,
+            "preload": environment.PRELOAD,
             "node_rank": place.node_rank,
             "host": place.host,
             "workers": count,
@@ -145,11 +150,7 @@ class Node:
 
     def _environment(self) -> Tuple[Dict[str, str], int, Message]:
         """The workers' variables, the number of workers, and the facts about the host."""
-        job = self.place.job
-        env = job.environment(dict(os.environ), self.place.node_rank)
-        count = job.workers if isinstance(job.workers, int) else max(1, len(facts.gpus(env)))
-        threads, why = facts.threads(env, shared=count > 1 or job.shares_host)
-        env.update({facts.THREADS: threads} if threads else {})
+        env, count, threads, why = environment.of(self.place.job, self.place.node_rank)
         return env, count, {**facts.host(env), "threads": {"value": threads, "reason": why}}
 
     def _join(self) -> None:
@@ -195,7 +196,9 @@ class Node:
 
     def _end_processes(self) -> None:
         """End all child processes, then read what is left in the pipes."""
-        left = self.server.end(at_once=not self.workers)
+        left = self.server.end(at_once=not self.workers, stays=self._stays)
+        if self.server.stays:
+            self.out.event("warm_left", **self.server.stays)
         for _ in range(_STDERR_BLOCKS):
             self.stderr.write(self.server.said() or b"")
         self.workers.output.finish()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     import subprocess
 
     from ..forkserver.prefork import Forked, Process
-    from ..messages import AgentGroup, AgentServer, ServerSetup
+    from ..messages import AgentGroup, AgentServer, Json, ServerSetup
 
 _END_S = 12.0
 _READ_BYTES = 64 * 1024
@@ -36,6 +37,9 @@ class ServerProcess:
         self._process: Union[subprocess.Popen[bytes], Process, None] = None
         self.stderr = -1
         """The read end of its stderr, which its children other than workers share; ends once all have exited."""
+
+        self.stays: Json = {}
+        """The pid of the process that stays after the run, or the reason why none does."""
 
         self.channel: AgentServer
         self.group: AgentGroup
@@ -123,14 +127,17 @@ class ServerProcess:
         """Wait for its exit code."""
         return self._process.wait() if self._process else 0
 
-    def end(self, *, at_once: bool) -> List[int]:
-        """End it and all other descendants, `at_once` if there is nothing to shut down. Returns surviving pids."""
+    def end(self, *, at_once: bool, stays: bool = False) -> List[int]:
+        """End it and all other descendants, `at_once` if there is nothing to shut down. Returns surviving pids.
+
+        `stays`: except for one process, which serves the next run.
+        """
         import subprocess
 
         if self._moved is not None:
             self._moved.join()
         if self._process is not None:
-            self.channel.send({"quit": True})
+            self.channel.send({"quit": True, "stays": stays and not at_once})
             if at_once:
                 self._process.kill()
             try:
@@ -138,10 +145,29 @@ class ServerProcess:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        left = processes.sweep(patience_s=0.0)
+        word = self._hear_of_stay() if stays and not at_once else -1
+        pid = self.stays.get("pid", 0)
+        left = processes.sweep(keep={pid}, patience_s=0.0)
         if self.cgroup is not None:
+            if pid and not cgroup.add(os.path.dirname(self.cgroup), pid):
+                self.stays = {"reason": "it cannot leave the run's cgroup"}
             cgroup.remove(self.cgroup)
+        if word >= 0:
+            with contextlib.suppress(OSError):  # it has been killed
+                os.write(word, b"\n" * ("pid" in self.stays))
+            os.close(word)  # without a word it exits
         return left
+
+    def _hear_of_stay(self) -> int:
+        """Whether a process stays, as the last message of the fork server says; returns where it waits for a word."""
+        while self.channel.ready():
+            message, fds = self.channel.receive()
+            if message is None:
+                break
+            if "stays" in message:
+                self.stays = message["stays"]
+                return next(iter(fds), -1)
+        return -1
 
 
 def _too_large(env: Dict[str, str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, NoReturn, Optional
+from typing import TYPE_CHECKING, Dict, List, NoReturn, Optional
 
 from .. import roles
 
@@ -19,6 +19,8 @@ def run(job: Job, rank: int, stream: int, forked: Optional[Forked] = None, above
     `forked`: its fork server, if that is already running. `above`: the pid of the only process that it works for.
     """
     job = roles.job_of(job, rank)
+    if job.warm_s:
+        may_stay()
     if above:
         from . import below
 
@@ -31,12 +33,31 @@ def run(job: Job, rank: int, stream: int, forked: Optional[Forked] = None, above
     sys.exit(Node(job, rank, stream, forked).run())
 
 
+def may_stay() -> None:
+    """Let this process's fork server, if it stays, fork agents, which it may not import."""
+    from ..forkserver import prefork
+
+    def differs(words: List[str], env: Dict[str, str], modules: List[str]) -> str:
+        from . import warm  # only in such an agent
+
+        return warm.differs(words, env, modules)
+
+    def become_agent(words: List[str]) -> None:
+        from . import warm
+
+        warm.become_agent(words)
+
+    prefork.differs, prefork.become_agent = differs, become_agent
+
+
 def _fork(job: Job, rank: int) -> Optional[Forked]:
     """The fork server, if it can be forked from this process."""
-    from ..forkserver import prefork
+    from ..forkserver import imported, prefork
 
     if job.kind == "program" and not job.elastic:
         return prefork.fork_for_program(job.cwd)
+    if job.warm_s and imported.used() is not None:  # it was compared with this job (`warm.differs`)
+        return prefork.fork_for_program(job.cwd, scripts=True)
     from .function_call import as_script
 
     here = dict(os.environ)
