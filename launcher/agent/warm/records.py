@@ -17,6 +17,9 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from ..system import processes
 
 Json = Dict[str, Any]
+DIRECTORY = "DISTLAUNCH_WARM_DIR"
+"""The variable that names another place for the directory: on a disk of this host, with a short path."""
+
 _PLACES = ("/dev/shm", "/tmp")  # noqa: S108 - the directory there is private, and checked
 _ENDS_S = 5.0
 
@@ -47,7 +50,8 @@ class Standing(NamedTuple):
 def directory(*, make: bool = False) -> Optional[str]:
     """The directory of this user; None if there is none, or if another user has access to it."""
     name = f"distlaunch-warm-{os.getuid()}-{os.stat('/proc/self/ns/pid').st_ino}"
-    for place in _PLACES:
+    named = os.environ.get(DIRECTORY)
+    for place in [named] if named else _PLACES:
         path = os.path.join(place, name)
         with contextlib.suppress(OSError):
             if make:
