@@ -185,14 +185,14 @@ class AgentToServer(Signal, total=False):
     setup: ServerSetup
     stacks: bool
     quit: bool
-    stays: bool  # with `quit`: for the next run
+    stays: bool  # with `quit`
+
 
 class ServerToAgent(TypedDict, total=False):
     """`started` comes with the agent's ends of the worker's output."""
 
     started: StartedWorker
-    terminal: Optional[LentTerminal]
-    """With `started`: the `terminal` of its `WorkerRequest`."""
+    terminal: Optional[LentTerminal]  # with `started`: that of its `WorkerRequest`
 
     exited: ExitedWorker
     event: str
@@ -205,7 +205,7 @@ class ServerToAgent(TypedDict, total=False):
     module: str
     code: int
     group_exited: int  # the exit code of the worker group's process
-    stays: Json  # the `pid` of the process that stays, or the `reason` for none
+    stays: Json  # its pid, or the reason
 
 
 class GroupToServer(Signal, total=False):

@@ -10,8 +10,8 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -89,7 +89,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory, default_signals: None, tor
             with mock.patch.object(harness, "LIMIT_S", LIMIT_S):  # it does the work of many tests
                 run = runner("able.py", nproc_per_node="2", env=pairs, cwd=SCRIPTS, **method)
             assert run.result() == "success", run.stderr
-            assert [told["used"] for told in run.of("warm_start")] == [True] * (way == "warm")
+            assert [told["reason"] for told in run.of("warm_start")] == [None] * (way == "warm")
             return
         with open(os.devnull) as null:
             program = ["torch.distributed.run"] if way == "torchrun" else ["launcher", "torchrun"]

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.agent.harness import SCRIPTS
-from tests.agent.test_census import ARGS, OURS, PER_RUN, STACKS, check_stacks, default_signals, differences, read
-from tests.agent.test_census import under_torchrun
+from tests.agent.test_census import (
+    ARGS,
+    OURS,
+    PER_RUN,
+    STACKS,
+    check_stacks,
+    default_signals,
+    differences,
+    read,
+    under_torchrun,
+)
 from tests.warm.conftest import TORCH, start_of
 
 if TYPE_CHECKING:

@@ -179,9 +179,10 @@ class ForkServer:
 
         reader, writer = os.pipe()
         fds = [self.agent.channel.fileno(), self.group.channel.fileno(), self.signals.fileno(), reader, writer]
-        reason = standing.why_not(executes=self.start.executes or self._imports is None, own=fds)
-        if reason:
-            self.agent.channel.send({"stays": {"reason": reason}})
+        imports, stay_s = self._imports, float(self.setup.job["warm_s"])
+        reason = standing.why_not(executes=self.start.executes, own=fds)
+        if reason or imports is None:
+            self.agent.channel.send({"stays": {"reason": reason or "its workers were not forked"}})
             return None
         server = os.fork()
         if server:
@@ -190,7 +191,6 @@ class ForkServer:
         os.close(writer)
         self.signals.become_standing()
         self._let_go()
-        imports, stay_s = self._imports, float(self.setup.job["warm_s"])
         return lambda: standing.stay(standing.Server(imports, stay_s), reader)
 
     def _agent_is_gone(self) -> NoReturn:

@@ -19,7 +19,7 @@ from typing import Any, Callable, NoReturn, Sequence
 from ..channel import Channel
 from ..system import cgroup, processes
 from ..wakeup import Wakeup
-from ..warm import asking, records
+from ..warm import asking, inherited, records
 from . import imported, kept, prefork
 from .asked import Asked
 from .imported import Imported
@@ -59,19 +59,15 @@ def why_not(*, executes: bool, own: Sequence[int]) -> str:
     torch = sys.modules.get("torch")
     names = {fd: _name_of(fd) for fd in map(int, os.listdir("/proc/self/fd")) if fd > 2 and fd not in own}
     open_files = [name for name in names.values() if name.startswith("/")]
-    if executes:
-        return "its workers were not forked"
-    if torch is None:
-        return "the script does not import torch"
-    if torch.cuda.is_initialized():
-        return "CUDA is initialised"
-    if len(os.listdir("/proc/self/task")) != 1:
-        return "it has more than one thread"
-    if _memory_left() < _ROOM_BYTES:
-        return "the host has less than 1 GiB of memory left"
-    if open_files:
-        return f"a module has left a file open: {open_files[0]}"
-    return ""
+    reasons = {
+        "its workers were not forked": executes,
+        "the script does not import torch": torch is None,
+        "CUDA is initialised": torch is not None and torch.cuda.is_initialized(),
+        "it has more than one thread": len(os.listdir("/proc/self/task")) != 1,
+        "there is less than 1 GiB of memory left": _memory_left() < _ROOM_BYTES,
+        f"a module has left a file open: {' '.join(open_files[:1])}": bool(open_files),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def _name_of(fd: int) -> str:
@@ -95,6 +91,7 @@ class Server:
 
     def __init__(self, imported: Imported, stay_s: float) -> None:
         self._imported, self._stay_s = imported, stay_s
+        self._fixed = inherited.fixed()
         self._me, self._ticks = os.getpid(), processes.start_ticks(os.getpid()) or 0
 
     def begin(self, word: int) -> None:
@@ -145,7 +142,7 @@ class Server:
 
         now, imported = time.time(), self._imported
         read = kept.read(imported.env, imported.modules)
-        text = json.dumps([sys.executable, imported.agent, sorted(imported.modules), sorted(read.items())])
+        text = json.dumps([sys.executable, imported.agent, sorted(imported.modules), sorted(read.items()), self._fixed])
         key = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
         return records.Standing(
             pid=self._me, start_ticks=self._ticks, python=sys.executable, agent=imported.agent,
@@ -167,10 +164,10 @@ class Server:
             if left <= 0:
                 records.forget(where, self._me, self._ticks)
                 os._exit(0)
-            ready = select.select([listener, woken], [], [], left)[0]
+            ready = select.select([listener.fileno(), woken.fileno()], [], [], left)[0]
             woken.take()
             _reap()
-            if listener not in ready:
+            if listener.fileno() not in ready:
                 continue
             with contextlib.suppress(OSError):
                 connection, _ = listener.accept()

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _END_S = 12.0
 _READ_BYTES = 64 * 1024
+_ROOM_BYTES = 2048
+"""More room in a fork server that may stay, for the command lines of later runs."""
+
 _TITLE_PARTS = 256
 """At most this many 4 KiB arguments reserve room for the workers' command line; one is limited to 128 KiB."""
 
@@ -73,7 +76,8 @@ class ServerProcess:
 
         fds = [self._server_end.fileno(), self._group_end.fileno()]
         options = processes.options() if self._job.python_named else []
-        parts, rest = divmod(sum(len(os.fsencode(arg)) + 1 for arg in self._job.command), 4096)
+        more = _ROOM_BYTES if self._job.warm_s else 0
+        parts, rest = divmod(sum(len(os.fsencode(arg)) + 1 for arg in self._job.command) + more, 4096)
         room = [*["-" * 4095] * min(parts, _TITLE_PARTS), "-" * rest]
         archive = os.path.abspath(sys.argv[0])
         stdin = None if self._job.passes_stdin else subprocess.DEVNULL

@@ -20,29 +20,31 @@ from .function_call import as_script
 def differs(words: List[str], then: Dict[str, str], modules: List[str]) -> str:
     """Why the job in these words of an agent must not use a server that has imported these modules; empty if it can."""
     job, rank = _job(words)
-    if job.passes_stdin:
-        return "its workers read the launcher's stdin"
-    if job.start != "fork" or job.kind == "program":
-        return "its workers are not forked"
+    if job.passes_stdin or job.start != "fork" or job.kind == "program":
+        return "its workers read the launcher's stdin" if job.passes_stdin else "its workers are not forked"
     env, count, _, _ = environment.of(job, rank)
-    if job.function is None:
-        program = Program(job.command, job.kind, job.cwd, [])
-        try:
-            wanted = [*environment.PRELOAD, *(job.preload or []), *program.preloads()]
-            wanted += ["torch._dynamo"] if (count > 1 or job.max_nodes > 1) and program.uses_ddp() else []
-        except OSError as error:
-            return f"{program.path}: {error.strerror}"
-        if program.wants_torch() == NO and not job.elastic:
-            return "the script does not import torch"
-        if set(wanted) != set(modules):
-            other = sorted(set(wanted) ^ set(modules))
-            return f"the one that stands has imported {'more' if other[0] in modules else 'less'}: {', '.join(other)}"
+    reason = _other_imports(job, count, modules) if job.function is None else ""
     changed = kept.changed(then, env, modules)
-    if changed:
-        return f"{', '.join(changed)} {'was' if len(changed) == 1 else 'were'} different when it imported torch"
+    if changed and not reason:
+        reason = f"{', '.join(changed)} {'was' if len(changed) == 1 else 'were'} different when it imported torch"
     command = [sys.executable, "-u", "-m", *as_script(job, rank).command]
-    if sum(len(os.fsencode(word)) + 1 for word in command) > processes.title_bytes():
-        return "the command line of the workers is longer than that of the one that stands"
+    if not reason and sum(len(os.fsencode(word)) + 1 for word in command) > processes.title_bytes():
+        reason = "the command line of the workers is longer than that of the one that stands"
+    return reason
+
+
+def _other_imports(job: Job, workers: int, modules: List[str]) -> str:
+    program = Program(job.command, job.kind, job.cwd, [])
+    try:
+        wanted = [*environment.PRELOAD, *(job.preload or []), *program.preloads()]
+        wanted += ["torch._dynamo"] if (workers > 1 or job.max_nodes > 1) and program.uses_ddp() else []
+    except OSError as error:
+        return f"{program.path}: {error.strerror}"
+    if program.wants_torch() == NO and not job.elastic:
+        return "the script does not import torch"
+    other = sorted(set(wanted) ^ set(modules))
+    if other:
+        return f"the one that stands has imported {'more' if other[0] in modules else 'less'}: {', '.join(other)}"
     return ""
 
 

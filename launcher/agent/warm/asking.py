@@ -111,4 +111,3 @@ def is_ours(connection: socket.socket) -> bool:
     """Whether the process at the other end belongs to this user."""
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     return bool(_PEER.unpack(data)[1] == os.geteuid())
-

@@ -86,25 +86,42 @@ def settable() -> Dict[str, Any]:
 def adopt(wanted: Dict[str, Any]) -> List[str]:
     """Set all of that in this process; returns what could not be set."""
     os.umask(wanted["umask"])
+    _set_signals(wanted)
+    return [*_set_limits(wanted["limits"]), *_set_nice(wanted["nice"]), *_set_files(wanted)]
+
+
+def _set_limits(limits: Dict[str, List[int]]) -> List[str]:
     wrong: List[str] = []
-    for name, (soft, hard) in wanted["limits"].items():
+    for name, (soft, hard) in limits.items():
         try:
             resource.setrlimit(_LIMITS[name], (soft, hard))
         except (OSError, ValueError, KeyError):
             wrong.append(name)
+    return wrong
+
+
+def _set_nice(value: int) -> List[str]:
     try:
-        if os.getpriority(os.PRIO_PROCESS, 0) != wanted["nice"]:
-            os.setpriority(os.PRIO_PROCESS, 0, wanted["nice"])
+        if os.getpriority(os.PRIO_PROCESS, 0) != value:
+            os.setpriority(os.PRIO_PROCESS, 0, value)
     except OSError:
-        wrong.append("nice value")
+        return ["nice value"]
+    return []
+
+
+def _set_files(wanted: Dict[str, Any]) -> List[str]:
+    wrong: List[str] = []
     for name, base in (("oom_score_adj", 10), ("coredump_filter", 16)):
-        if name in wanted:
-            try:
-                with open(f"/proc/self/{name}", "r+", encoding="ascii") as file:
-                    if int(file.read(), base) != int(wanted[name], base):
-                        file.write(wanted[name] if base == 10 else f"0x{wanted[name]}")
-            except (OSError, ValueError):
-                wrong.append(name)
+        try:
+            with open(f"/proc/self/{name}", "r+", encoding="ascii") as file:
+                if name in wanted and int(file.read(), base) != int(wanted[name], base):
+                    file.write(wanted[name] if base == 10 else f"0x{wanted[name]}")
+        except (OSError, ValueError):
+            wrong += [name] * (name in wanted)
+    return wrong
+
+
+def _set_signals(wanted: Dict[str, Any]) -> None:
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         ignores = signal.getsignal(number) == signal.SIG_IGN
         if number in wanted["ignored"] and not ignores:
@@ -112,4 +129,3 @@ def adopt(wanted: Dict[str, Any]) -> List[str]:
         elif ignores and number not in wanted["ignored"]:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, wanted["blocked"])
-    return wrong

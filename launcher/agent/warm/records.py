@@ -84,9 +84,8 @@ def write(where: str, standing: Standing) -> None:
 
 def read(where: str, pid: int, ticks: int) -> Optional[Standing]:
     """A server's record; None if there is none that can be read."""
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        with open(_record(where, pid, ticks), "rb") as file:
-            return Standing(**json.loads(file.read()))
+    with contextlib.suppress(OSError, ValueError, TypeError), open(_record(where, pid, ticks), "rb") as file:
+        return Standing(**json.loads(file.read()))
     return None
 
 

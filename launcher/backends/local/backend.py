@@ -119,8 +119,8 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
             (plan.run_dir / "spec.json").write_text(spec_text(plan.job), encoding="utf-8")
             (plan.run_dir / "agent.pyz").write_bytes(agent_archive.packed())
         write_beside(plan.run_dir, plan.job)
-        how = {"passes_stdin": plan.job.passes_stdin, "warm_s": plan.job.warm_s}
-        return self._start(plan.run_dir, plan.python, plan.job.cwd, len(plan.nodes), record, **how)
+        job, count = plan.job, len(plan.nodes)
+        return self._start(plan.run_dir, plan.python, job.cwd, count, record, stdin=job.passes_stdin, warm_s=job.warm_s)
 
     def _start(
         self,
@@ -130,17 +130,14 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
         nodes: int,
         record: Record,
         *,
-        passes_stdin: bool = False,
-        warm_s: float = 0.0,
+        stdin: bool = False,
+        warm_s: float = 0,
     ) -> LocalHandle:
-        """Start the agents; with `passes_stdin` they inherit our stdin, for their workers.
-
-        With `warm_s`, they are forked from a fork server that was left standing, if there is one that they can use.
-        """
+        """Start the agents; with `stdin` they inherit ours, for their workers; with `warm_s`, from what stands."""
         agents: list[AgentProcess] = [{"pid": 0, "start_ticks": 0} for _ in range(nodes)]
         handle: LocalHandle = {"run_dir": str(run_dir), "python": python, "output_dir": cwd, "agents": agents}
         told: list[detached.Told] = []
-        more = {"stdin": 0} if passes_stdin else {}
+        more = {"stdin": 0} if stdin else {}
         try:
             for agent in processes.of(handle):
                 agent.forget()
@@ -160,10 +157,8 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
                 if warm_s:
                     from launcher.backends.local import warm  # few runs leave a server, or find one
 
-                    archive = run_dir / "agent.pyz"
-                    agent, reason = warm.start(argv, cwd=cwd, archive=archive, outputs=(out, err), stay_s=warm_s)
-                    if agent is not None:
-                        warm.begin(agent, note)
+                    reason = warm.start(argv, cwd=cwd, outputs=(out, err), stay_s=warm_s, record=note)
+                    if reason is None:
                         continue
                     argv += warm.words(reason)
                 argv += ("--when-told",)
@@ -220,7 +215,8 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
             raise StorageError(f"{run_dir / 'spec.json'} cannot be read")
         again = {"attempt": attempt, "session": str(attempt), "terminal": None}  # the user may not be at the terminal
         storage.write_whole(run_dir / "spec.json", storage.encode_json({**job, **again}))
-        return self._start(run_dir, handle["python"], job["cwd"], len(handle["agents"]), record, warm_s=job.get("warm_s", 0.0))
+        stays_s, nodes = job.get("warm_s", 0.0), len(handle["agents"])
+        return self._start(run_dir, handle["python"], job["cwd"], nodes, record, warm_s=stays_s)
 
     def liveness(self, handle: LocalHandle) -> Liveness:
         """Which agents still run, by pid and start time."""

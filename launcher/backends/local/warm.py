@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.agent.system import trust
@@ -12,32 +13,38 @@ from launcher.system import detached, hangup, proc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
+_ARCHIVE = 2
 _ROOM = "-" * 2048
 """In the command line of an agent that may leave a server: the place for the longest one of later runs."""
 
 
 def start(
-    argv: Sequence[str], *, cwd: str, archive: Path, outputs: tuple[Path, Path], stay_s: float
-) -> tuple[asking.Forked | None, str]:
-    """An agent that waits for `go`, with its output in these files, or None and the reason."""
-    request = asking.Request(
-        agent=trust.agent_name(archive.read_bytes()), argv=argv, env=os.environ, cwd=cwd, stay_s=stay_s
-    )
+    argv: Sequence[str],
+    *,
+    cwd: str,
+    outputs: tuple[Path, Path],
+    stay_s: float,
+    record: Callable[[proc.Identity], None],
+) -> str | None:
+    """Have a standing server fork the agent, with its output in these files; the reason if none can.
+
+    It begins once it is recorded; without a record, it exits.
+    """
+    agent_file = Path(argv[_ARCHIVE]).read_bytes()
+    request = asking.Request(agent=trust.agent_name(agent_file), argv=argv, env=os.environ, cwd=cwd, stay_s=stay_s)
     with detached.private(outputs[0]) as out, detached.private(outputs[1]) as err, hangup.as_found():
-        return asking.ask(request, (out.fileno(), err.fileno()))
-
-
-def begin(agent: asking.Forked, record: Callable[[proc.Identity], None]) -> None:
-    """Record the agent, then have it begin; without a record, it exits."""
+        agent, reason = asking.ask(request, (out.fileno(), err.fileno()))
+    if agent is None:
+        return reason
     try:
         ticks = start_ticks(agent.pid)
-        if ticks is not None:  # otherwise it has been killed, which following the run reveals
+        if ticks is not None:  # otherwise it has been killed, and following the run reveals that
             record(proc.Identity(agent.pid, ticks))
             agent.go()
     finally:
         agent.close()
+    return None
 
 
 def words(reason: str) -> tuple[str, ...]:

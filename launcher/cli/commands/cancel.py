@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from launcher.results.warm import WarmEnded
 
 
-def cancel(
+def cancel(  # noqa: PLR0917 - one parameter for each option
     run: Annotated[
         Optional[str],
         argument(
