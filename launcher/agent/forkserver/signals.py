@@ -76,7 +76,7 @@ class Signals:
         processes.die_with_parent(server)
 
     def become_standing(self) -> None:
-        """Restore signals in a process that stays after the agent, and ends with nobody."""
+        """Restore signals in a process that stays after the agent, and does not end with it."""
         ours = (_nothing, self._parent_died)
         worker.restore_signals({n: handler for n, handler in self._original.items() if signal.getsignal(n) in ours})
         signal.signal(_PARENT_DIED, signal.SIG_DFL)

@@ -133,7 +133,7 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
         stdin: bool = False,
         warm_s: float = 0,
     ) -> LocalHandle:
-        """Start the agents; with `stdin` they inherit ours, for their workers; with `warm_s`, from what stands."""
+        """Start the agents, with `warm_s` from what stands. With `stdin` they inherit ours, for their workers."""
         agents: list[AgentProcess] = [{"pid": 0, "start_ticks": 0} for _ in range(nodes)]
         handle: LocalHandle = {"run_dir": str(run_dir), "python": python, "output_dir": cwd, "agents": agents}
         told: list[detached.Told] = []
