@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import os
 import select
+import socket
 import sys
 from typing import TYPE_CHECKING, List, NoReturn, Optional
 
@@ -177,8 +178,8 @@ class ForkServer:
         """Fork a process that serves the next run; None in this one, which has told the agent of it."""
         from . import standing
 
-        reader, writer = os.pipe()
-        fds = [self.agent.channel.fileno(), self.group.channel.fileno(), self.signals.fileno(), reader, writer]
+        ours, theirs = (end.detach() for end in socket.socketpair())
+        fds = [self.agent.channel.fileno(), self.group.channel.fileno(), self.signals.fileno(), ours, theirs]
         imports, stay_s = self._imports, float(self.setup.job["warm_s"])
         reason = standing.why_not(executes=self.start.executes, own=fds)
         if reason or imports is None:
@@ -186,12 +187,12 @@ class ForkServer:
             return None
         server = os.fork()
         if server:
-            self.agent.channel.send({"stays": {"pid": server}}, [writer])
+            self.agent.channel.send({"stays": {"pid": server}}, [theirs])
             return None
-        os.close(writer)
+        os.close(theirs)
         self.signals.become_standing()
         self._let_go()
-        return lambda: standing.stay(standing.Server(imports, stay_s), reader)
+        return lambda: standing.stay(standing.Server(imports, stay_s), ours)
 
     def _agent_is_gone(self) -> NoReturn:
         """End everything; the worker group's process comes last, as it notifies the other nodes."""

@@ -110,10 +110,9 @@ class Server:
             file.write(_FIRST_TO_DIE)
         if not select.select([word], [], [], _WORD_S)[0] or not os.read(word, 1):
             os._exit(0)  # the agent has been killed
-        os.close(word)
 
-    def wait(self) -> Callable[[], None]:
-        """Wait for requests until the time is over; what a child is to become."""
+    def wait(self, word: int) -> Callable[[], None]:
+        """Answer `word` once others find this server, then wait until the time is over; what a child is to become."""
         where = records.directory(make=True)
         if where is None:
             os._exit(1)
@@ -132,6 +131,9 @@ class Server:
         except OSError:  # a full disk
             records.forget(where, self._me, self._ticks)
             os._exit(1)
+        with contextlib.suppress(OSError):
+            os.write(word, b"\n")
+        os.close(word)
         task = self._loop(listener, woken, where)
         listener.close()
         return task
@@ -211,4 +213,4 @@ def _nothing(_signum: int, _frame: object) -> None:
 def stay(server: Server, word: int) -> NoReturn:
     """Run as that server; in its children, raise `prefork.Child` with what they are to become."""
     server.begin(word)
-    raise prefork.Child(server.wait())
+    raise prefork.Child(server.wait(word))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import sys
 import threading
 from typing import TYPE_CHECKING, Dict, List, Optional, Union
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ..messages import AgentGroup, AgentServer, Json, ServerSetup
 
 _END_S = 12.0
+_STANDS_S = 5.0
 _READ_BYTES = 64 * 1024
 _ROOM_BYTES = 2048
 """More room in a fork server that may stay, for the command lines of later runs."""
@@ -157,10 +159,18 @@ class ServerProcess:
                 self.stays = {"reason": "it cannot leave the run's cgroup"}
             cgroup.remove(self.cgroup)
         if word >= 0:
-            with contextlib.suppress(OSError):  # it has been killed
-                os.write(word, b"\n" * ("pid" in self.stays))
+            if "pid" in self.stays and not self._stands(word):
+                self.stays = {"reason": "it could not be found by others: a full disk, or a directory that is not ours"}
             os.close(word)  # without a word it exits
         return left
+
+    @staticmethod
+    def _stands(word: int) -> bool:
+        """Have the process stay; whether others find it now."""
+        with contextlib.suppress(OSError):  # it has been killed
+            os.write(word, b"\n")
+            return bool(select.select([word], [], [], _STANDS_S)[0] and os.read(word, 1))
+        return False
 
     def _hear_of_stay(self) -> int:
         """Whether a process stays, as the last message of the fork server says; returns where it waits for a word."""
