@@ -242,3 +242,42 @@ def test_a_run_with_other_cpus_or_another_namespace_is_started_anew(warm: Warm, 
         os.sched_setaffinity(0, cpus)
     assert start_of(run) == (False, "the CPUs of the one that stands are different")
     assert run.result() == "success"
+
+
+def test_it_serves_only_its_own_user_and_only_from_a_private_directory(warm: Warm, place: Path) -> None:
+    if os.getuid():
+        pytest.skip("needs root, to be another user")
+    left_by(warm(TORCH))
+    (standing,) = records.found()
+    where = records.directory()
+    assert where is not None
+    path = records.socket_of(where, standing.pid, standing.start_ticks)
+    code = f"""
+import os, socket, sys
+os.setgid(65534)
+os.setuid(65534)
+with socket.socket(socket.AF_UNIX) as sock:
+    sock.connect({path!r})
+    print(sock.recv(1))
+"""
+    for directory, mode in ((str(place), 0o755), (where, 0o755), (path, 0o777)):
+        os.chmod(directory, mode)
+    try:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LIMIT_S)
+        assert done.stdout == "b''\n"
+        run = warm(TORCH)
+        assert start_of(run) == (False, "none was standing")
+        assert "pid" not in run.of("warm_left")[0]
+    finally:
+        os.chmod(where, 0o700)
+        os.chmod(place, 0o700)
+
+
+def test_a_run_of_the_same_kind_replaces_the_one_that_stands(warm: Warm) -> None:
+    first = left_by(warm(TORCH))
+    (standing,) = records.found()
+    os.kill(first, 19)  # it does not answer, so the next run leaves one of its own
+    second = left_by(warm(TORCH))
+    assert all_exited(first)
+    assert [each.pid for each in records.found()] == [second]
+    assert records.found()[0].key == standing.key

@@ -34,8 +34,7 @@ class Asked:
         if wanted is None:
             os._exit(0)
         os.setsid()
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        for number, fd in enumerate(fds, start=1):
+        for number, fd in enumerate([os.open(os.devnull, os.O_RDONLY), *fds]):
             os.dup2(fd, number)
             os.close(fd)
         for _ in range(wanted["keeps"]):

@@ -26,6 +26,9 @@ _BY_ALL = (
 )
 """Where the C library, Python's own modules and the drivers' libraries look for files and devices."""
 
+_WHEN_USED = "(CUDA|HIP|ROCR|NVIDIA)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL"
+"""Read when a process first uses a GPU, which none does before it is forked: a lease may give other GPUs each time."""
+
 _ONLY_TORCH = frozenset(("torch", "torch.distributed", "torch.distributed.nn", "torch._dynamo"))
 
 
@@ -42,6 +45,8 @@ def read(env: Mapping[str, str], modules: Sequence[str]) -> Dict[str, str]:
 
 
 def _counts(name: str, *, only_torch: bool) -> bool:
+    if re.fullmatch(_WHEN_USED, name):
+        return not only_torch
     if name.startswith(READ_AT_START) or is_read_at_import("torch", name) or re.fullmatch(_BY_ALL, name):
         return not name.startswith("TORCHELASTIC_")
     return not only_torch and not re.fullmatch(_OF_ONE_RUN, name)

@@ -91,7 +91,6 @@ class Server:
 
     def __init__(self, imported: Imported, stay_s: float) -> None:
         self._imported, self._stay_s = imported, stay_s
-        self._fixed = inherited.fixed()
         self._me, self._ticks = os.getpid(), processes.start_ticks(os.getpid()) or 0
 
     def begin(self, word: int) -> None:
@@ -143,8 +142,9 @@ class Server:
         import json
 
         now, imported = time.time(), self._imported
-        read = kept.read(imported.env, imported.modules)
-        text = json.dumps([sys.executable, imported.agent, sorted(imported.modules), sorted(read.items()), self._fixed])
+        read = sorted(kept.read(imported.env, imported.modules).items())
+        # Not earlier: until the agent's word, this process was in the run's cgroup.
+        text = json.dumps([sys.executable, imported.agent, sorted(imported.modules), read, inherited.fixed()])
         key = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
         return records.Standing(
             pid=self._me, start_ticks=self._ticks, python=sys.executable, agent=imported.agent,

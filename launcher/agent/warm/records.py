@@ -109,11 +109,14 @@ def found() -> List[Standing]:
 
 
 def end(standing: Standing) -> bool:
-    """End a server, and wait until it has; whether it stood until now. Runs that have used it are not affected."""
+    """End a server, and wait until it has; whether it stood until now. Runs that have used it are not affected.
+
+    It has nothing to do at its end, and may be stopped.
+    """
     ended = False
     with contextlib.suppress(OSError):
         if processes.start_ticks(standing.pid) == standing.start_ticks:
-            os.kill(standing.pid, signal.SIGTERM)
+            os.kill(standing.pid, signal.SIGKILL)
             ended = True
     limit = time.monotonic() + _ENDS_S
     while processes.start_ticks(standing.pid) == standing.start_ticks and time.monotonic() < limit:
