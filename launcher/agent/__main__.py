@@ -40,7 +40,7 @@ def main() -> None:
         job = _make_room(job._replace(cold=args.cold))
     if args.unpack:
         job = _unpack(args.unpack, job, rank)
-    from .forkserver.prefork import Child
+    from .forkserver.forks import Child
     from .node.run import run
 
     try:

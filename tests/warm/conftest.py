@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,7 +22,7 @@ TORCH = "import torch\nprint(torch.ones(1).item())\n"
 class Warm(Runner):
     """Starts runs with `--warm`."""
 
-    def __call__(self, script: str | Path, *args: str, warm: str = "10m", **options: object) -> Run:
+    def __call__(self, script: str | Path, *args: str, warm: str = "10m", **options: Any) -> Run:
         """Start a run and wait until it has ended."""
         return self.start(script, *args, warm=warm, **options).wait()
 

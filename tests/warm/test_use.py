@@ -74,7 +74,7 @@ def test_failed_runs_leave_one_too_and_a_worker_that_was_killed_does_not_harm_it
     assert start_of(warm(TORCH)) == (True, None)
 
 
-CHANGES = {
+CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "a variable that torch reads": ({"env": ("TORCH_LOGS=+aot",)}, "TORCH_LOGS was different"),
     "a variable that Python reads": ({"env": ("PYTHONHASHSEED=1",)}, "PYTHONHASHSEED was different"),
     "threads": ({"nproc_per_node": "2"}, "OMP_NUM_THREADS was different"),

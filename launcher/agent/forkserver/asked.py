@@ -11,7 +11,7 @@ from typing import Any, Dict, List
 from ..channel import Channel
 from ..system import processes
 from ..warm import inherited, records
-from . import cpython, kept, prefork, worker
+from . import cpython, forks, kept, worker
 from .imported import Imported
 
 _WORD_S = 30.0
@@ -76,8 +76,8 @@ class Asked:
         sys.path[:] = [wanted["argv"][2], *self._imported.search]
         sys.argv[:] = wanted["argv"][2:]
         _renew_clocks()
-        assert prefork.differs is not None
-        return prefork.differs(wanted["argv"][_WORDS:], self._imported.env, self._imported.modules)
+        assert forks.differs is not None
+        return forks.differs(wanted["argv"][_WORDS:], self._imported.env, self._imported.modules)
 
     def _prolong(self, wanted: Dict[str, Any]) -> None:
         record = records.read(self._where, *self._server)

@@ -12,8 +12,8 @@ import sys
 from typing import Dict, List, Mapping, Sequence, Tuple
 
 from .early import is_read_at_import
+from .forks import READ_AT_START
 from .imported import Files
-from .prefork import READ_AT_START
 
 _OF_ONE_RUN = (
     "DISTLAUNCH_\\w+|TORCHELASTIC_\\w+|((GROUP|LOCAL|ROLE)_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|"

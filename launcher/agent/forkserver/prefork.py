@@ -11,11 +11,12 @@ import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Iterable, NamedTuple, Optional, Sequence
 
 from ..channel import Channel
 from ..system import processes
 from . import cpython
+from .forks import READ_AT_START, Child
 
 if TYPE_CHECKING:
     from ..messages import AgentGroup, AgentServer, GroupAgent, ServerAgent
@@ -23,25 +24,7 @@ if TYPE_CHECKING:
 _OPTION = "-u"
 """The one option with which Python must have been started: a fork server has it."""
 
-READ_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "TZ")
-"""Prefixes of variables that the interpreter, the loader and the C library read once."""
-
-
 _LOOK_S, _LOOK_LATER_S = 0.0005, 0.005
-
-become_agent: Optional[Callable[[List[str]], None]] = None
-"""Runs an agent with these words in this process; set by the agent if its fork server may be left standing."""
-
-differs: Optional[Callable[[List[str], Dict[str, str], List[str]], str]] = None
-"""Why an agent with these words must not use what was imported with this environment: these modules. Set likewise."""
-
-
-class Child(BaseException):
-    """Carries the forked child's task to the interpreter's top level, so that a worker exits like an interpreter."""
-
-    def __init__(self, task: Callable[[], None]) -> None:
-        super().__init__()
-        self.task = task
 
 
 class Process:

@@ -21,9 +21,9 @@ from ..system import processes, scratch
 from . import child, ending, imported, notes, setup, streams, worker, workers_store
 from .agent import Agent
 from .child import Task
+from .forks import Child
 from .group_process import GroupProcess
 from .guess import SURELY
-from .prefork import Child
 from .preload import Preload
 from .signals import Signals
 from .start_method import StartMethod

@@ -20,7 +20,7 @@ from ..channel import Channel
 from ..system import cgroup, processes
 from ..wakeup import Wakeup
 from ..warm import asking, inherited, records
-from . import imported, kept, prefork
+from . import forks, imported, kept
 from .asked import Asked
 from .imported import Imported
 from .preload import Preload
@@ -196,8 +196,8 @@ class Server:
             traceback.print_exc()
             os._exit(1)
         imported.use(self._imported)
-        assert prefork.become_agent is not None
-        prefork.become_agent(words)
+        assert forks.become_agent is not None
+        forks.become_agent(words)
 
 
 def _reap() -> None:
@@ -211,6 +211,6 @@ def _nothing(_signum: int, _frame: object) -> None:
 
 
 def stay(server: Server, word: int) -> NoReturn:
-    """Run as that server; in its children, raise `prefork.Child` with what they are to become."""
+    """Run as that server; in its children, raise `forks.Child` with what they are to become."""
     server.begin(word)
-    raise prefork.Child(server.wait(word))
+    raise forks.Child(server.wait(word))

@@ -49,9 +49,6 @@ class Node:
         if job.claim:  # the nodes meet only once node 0 has it
             job = job._replace(rdzv_timeout_s=job.rdzv_timeout_s + job.claim["wait_s"])
         self.loop = Loop()
-        self._stays = False
-        """Whether a process is to stay for the next run."""
-
         self.stderr = Stderr()
         place = self.place = Place.take(job, node_rank)
         out = self.out = _stream(job, node_rank, stream_fd, place.directory)
@@ -119,8 +116,8 @@ class Node:
         if job.warm_s:
             from ..forkserver import imported  # few runs are started warm
 
-            self._stays = imported.used() is None
-            self.out.event("warm_start", used=not self._stays, reason=job.cold)
+            self.server.may_stay = imported.used() is None
+            self.out.event("warm_start", used=not self.server.may_stay, reason=job.cold)
         env, count, host_facts = self._environment()
         function_call.write(job, place.node_rank)
         if place.node_rank == 0:
@@ -196,7 +193,7 @@ class Node:
 
     def _end_processes(self) -> None:
         """End all child processes, then read what is left in the pipes."""
-        left = self.server.end(at_once=not self.workers, stays=self._stays)
+        left = self.server.end(at_once=not self.workers)
         if self.server.stays:
             self.out.event("warm_left", **self.server.stays)
         for _ in range(_STDERR_BLOCKS):

@@ -43,6 +43,9 @@ class ServerProcess:
         self.stderr = -1
         """The read end of its stderr, which its children other than workers share; ends once all have exited."""
 
+        self.may_stay = False
+        """Whether a process is to stay after the run, for the next one."""
+
         self.stays: Json = {}
         """The pid of the process that stays after the run, or the reason why none does."""
 
@@ -133,17 +136,14 @@ class ServerProcess:
         """Wait for its exit code."""
         return self._process.wait() if self._process else 0
 
-    def end(self, *, at_once: bool, stays: bool = False) -> List[int]:
-        """End it and all other descendants, `at_once` if there is nothing to shut down. Returns surviving pids.
-
-        `stays`: except for one process, which serves the next run.
-        """
+    def end(self, *, at_once: bool) -> List[int]:
+        """End it and all other descendants, `at_once` if there is nothing to shut down. Returns surviving pids."""
         import subprocess
 
         if self._moved is not None:
             self._moved.join()
         if self._process is not None:
-            self.channel.send({"quit": True, "stays": stays and not at_once})
+            self.channel.send({"quit": True, "stays": self.may_stay and not at_once})
             if at_once:
                 self._process.kill()
             try:
@@ -151,7 +151,7 @@ class ServerProcess:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        word = self._hear_of_stay() if stays and not at_once else -1
+        word = self._hear_of_stay() if self.may_stay and not at_once else -1
         pid = self.stays.get("pid", 0)
         left = processes.sweep(keep={pid}, patience_s=0.0)
         if self.cgroup is not None:

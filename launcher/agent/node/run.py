@@ -35,7 +35,7 @@ def run(job: Job, rank: int, stream: int, forked: Optional[Forked] = None, above
 
 def may_stay() -> None:
     """Let this process's fork server, if it stays, fork agents, which it may not import."""
-    from ..forkserver import prefork
+    from ..forkserver import forks
 
     def differs(words: List[str], env: Dict[str, str], modules: List[str]) -> str:
         from . import warm  # only in such an agent
@@ -45,9 +45,9 @@ def may_stay() -> None:
     def become_agent(words: List[str]) -> None:
         from . import warm
 
-        warm.become_agent(words)
+        warm.to_its_end(words, run)
 
-    prefork.differs, prefork.become_agent = differs, become_agent
+    forks.differs, forks.become_agent = differs, become_agent
 
 
 def _fork(job: Job, rank: int) -> Optional[Forked]:

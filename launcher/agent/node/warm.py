@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import Dict, List, NoReturn, Tuple
+from typing import Callable, Dict, List, NoReturn, Tuple
 
 from .. import arguments, roles
-from ..forkserver import kept, prefork
+from ..forkserver import forks, kept
 from ..forkserver.guess import NO
 from ..forkserver.program import Program
 from ..job import Job
@@ -48,15 +48,12 @@ def _other_imports(job: Job, workers: int, modules: List[str]) -> str:
     return ""
 
 
-def become_agent(words: List[str]) -> NoReturn:
+def to_its_end(words: List[str], run: Callable[[Job, int, int], NoReturn]) -> NoReturn:
     """Run the agent with these words to its end, without taking torch apart."""
-    from .run import run
-
     code = 1
     try:
-        job, rank = _job(words)
-        run(job, rank, os.dup(1))
-    except prefork.Child:
+        run(*_job(words), os.dup(1))
+    except forks.Child:
         raise
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1

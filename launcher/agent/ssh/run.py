@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, BinaryIO, Dict, List, Mapping, NoReturn, Optional
 
 from .. import protocol, roles
-from ..forkserver import prefork
+from ..forkserver import forks, prefork
 from ..network import routes
 from ..node.stops import CANCEL
 from ..secret_files import FUNCTION_FILE, KEY_FILE, NOTIFY_FILE
@@ -182,7 +182,7 @@ def _become_agent(
         forked = prefork.fork([*changed, *job.env], as_script(job, rank).command)
         processes.set_title([sys.executable, *arguments])
         run(job, rank, os.dup(1), forked)
-    except prefork.Child:
+    except forks.Child:
         raise
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1

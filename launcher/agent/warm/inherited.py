@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import platform
 import resource
 import signal
 from typing import Any, Dict, List
@@ -55,7 +54,7 @@ def fixed() -> Dict[str, Any]:
 
 def _by_system_calls() -> Dict[str, Any]:
     libc, found = ctypes.CDLL(None, use_errno=True), {}
-    numbers = _CALLS.get(platform.machine(), {})
+    numbers = _CALLS.get(os.uname().machine, {})
     if "memory policy" in numbers:
         mode, nodes = ctypes.c_int(0), (ctypes.c_ulong * (_NODES // 64))()
         failed = libc.syscall(numbers["memory policy"], ctypes.byref(mode), nodes, ctypes.c_ulong(_NODES), None, 0)
