@@ -3,7 +3,8 @@
     python benchmarks/start.py [--rounds 5] [--workers 1,2,8] [--only distlaunch,torchrun] [--no-memory]
 
 All run train/reduce.py over gloo, and the output of every rank is checked. Measured are wall time, the CPU time of all
-that was started, and memory per rank while all ranks wait at a barrier.
+that was started, and memory per rank while all ranks wait at a barrier. Beside them stands the import of torch alone,
+and a start from what an earlier run has left standing (`--warm`).
 """
 
 from __future__ import annotations
@@ -22,12 +23,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks._measure import ROOT, Contender, Sample, environment, median, paired_ratios, side_by_side, verdict
 from benchmarks._memory import memory_of
 from benchmarks._phases import phases
+from benchmarks._warm import show_warm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-TARGETS = {1: {"wall_s": 0.5}, 8: {"wall_s": 0.22, "cpu_s": 0.14}}
-"""Highest ratios of distlaunch's time to torchrun's, by the number of workers."""
+TARGETS = {
+    "torchrun": {1: {"wall_s": 0.5}, 8: {"wall_s": 0.22, "cpu_s": 0.14}},
+    "import torch": {8: {"wall_s": 1.25, "cpu_s": 1.5}},
+}
+"""Highest ratios of distlaunch's time to another's, by the number of workers."""
 
 OURS = ("distlaunch", "as torchrun")
 """The second is `distlaunch torchrun`."""
@@ -40,6 +45,7 @@ def commands(workers: int, script: Path) -> dict[str, list[str]]:
         "distlaunch": [python, "-m", "launcher", "local", "--nproc-per-node", count, "--log-ranks", "all", str(script)],
         "as torchrun": [python, "-m", "launcher", "torchrun", "--standalone", "--nproc-per-node", count, str(script)],
         "torchrun": [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count, str(script)],
+        "import torch": [python, "-c", "import torch"],
     }
     torchx = shutil.which("torchx", path=str(Path(python).parent)) or shutil.which("torchx")
     if torchx:
@@ -64,7 +70,7 @@ def show(workers: int, samples: Mapping[str, Sequence[Sample]]) -> str:
         lines.append(f"  {name:<11}  wall {median(taken, 'wall_s'):6.2f} s   cpu {median(taken, 'cpu_s'):6.2f} s")
     for ours, peer in ((ours, peer) for ours in OURS for peer in samples if ours in samples and peer not in OURS):
         for what in ("wall_s", "cpu_s"):
-            target = TARGETS.get(workers, {}).get(what) if peer == "torchrun" else None
+            target = TARGETS.get(peer, {}).get(workers, {}).get(what) if ours == "distlaunch" else None
             found = verdict(paired_ratios(samples[ours], samples[peer], what), at_most=target)
             lines.append(f"  {ours} / {peer}, {what[:-2]} ratio: {found}")
     return "\n".join(lines)
@@ -77,7 +83,7 @@ def show_memory(workers: int, scratch: Path, rounds: int, only: Sequence[str]) -
     ]
     first: float | None = None
     for name, argv in commands(workers, ROOT / "benchmarks/_workers/memory.py").items():
-        if name not in only:
+        if name not in only or name == "import torch":
             continue
         contender = Contender(name, argv, environment(scratch), str(scratch), limit_s=120)
         seen = [memory_of(contender, workers, scratch) for _ in range(rounds)]
@@ -100,7 +106,7 @@ def main() -> None:
     parser.add_argument("--no-warm-up", action="store_true", help="count the first round, too")
     parser.add_argument(
         "--only",
-        default="distlaunch,as torchrun,torchrun,torchx",
+        default="distlaunch,as torchrun,torchrun,torchx,import torch,warm",
         help="which, with commas; distlaunch must be among them",
     )
     options = parser.parse_args()
@@ -110,13 +116,21 @@ def main() -> None:
     for workers in map(int, options.workers.split(",")):
         with tempfile.TemporaryDirectory() as directory:
             contenders = [
-                Contender(name, argv, environment(directory), directory, check=partial(problem, workers))
+                Contender(
+                    name,
+                    argv,
+                    environment(directory),
+                    directory,
+                    check=None if name == "import torch" else partial(problem, workers),
+                )
                 for name, argv in commands(workers, ROOT / "train/reduce.py").items()
                 if name in only
             ]
             samples = side_by_side(contenders, rounds=options.rounds, warm=not options.no_warm_up)
             print(show(workers, samples), flush=True)
             print(phases(Path(directory, "runs"), last=options.rounds), flush=True)
+            if "warm" in only:
+                print(show_warm(workers, Path(directory), options.rounds, partial(problem, workers)), flush=True)
             if not options.no_memory:
                 print(show_memory(workers, Path(directory), min(3, options.rounds), only), flush=True)
 

@@ -36,6 +36,8 @@ def main() -> None:
     job, rank, stream = _on_slurm(job) if args.slurm else _here(job, args)
     if not 0 <= rank < job.max_nodes and not (args.below and job.elastic):
         refuse(f"--node-rank {rank}: the run has nodes 0 to {job.max_nodes - 1}")
+    if args.room is not None or args.cold is not None:
+        job = _make_room(job._replace(cold=args.cold))
     if args.unpack:
         job = _unpack(args.unpack, job, rank)
     refused = None
@@ -46,7 +48,7 @@ def main() -> None:
             job = stage.taken_over(job, args.in_environment)
         else:
             refused = stage.become(job, rank, stream, args.spec)
-    from .forkserver.prefork import Child
+    from .forkserver.forks import Child
     from .node.run import run
 
     try:
@@ -56,12 +58,26 @@ def main() -> None:
     task()
 
 
+def _make_room(job: Job) -> Job:
+    """Hide the words that are not for people from the command line, whose place stays."""
+    from .system import processes
+
+    for name in ("--room", "--cold"):
+        if name in sys.argv:
+            place = sys.argv.index(name)
+            del sys.argv[place : place + 2]
+    processes.set_title([sys.executable, "-u", *sys.argv])
+    return job
+
+
 def _is_a_part(argv: List[str]) -> bool:
     """Run the helper that the arguments name; False if this process is the agent itself."""
     kind, rest = (argv or [""])[0], argv[1:]
     if kind == "--fork-server":
         from .forkserver import server
+        from .node.run import may_stay
 
+        may_stay()
         server.main(rest)
     elif kind == "--workers-store":
         from .forkserver import workers_store

@@ -7,7 +7,7 @@ from typing import Dict, List, NoReturn, Optional
 
 _FLAGS = ("--slurm", "--when-told")
 _NUMBERS = ("--node-rank", "--below", "--stdin")
-_TEXTS = ("--spec", "--node-rank-from", "--without", "--unpack", "--in-environment")
+_TEXTS = ("--spec", "--node-rank-from", "--without", "--unpack", "--in-environment", "--cold", "--room")
 _RANKS = ("--node-rank", "--node-rank-from", "--slurm")
 
 
@@ -41,6 +41,12 @@ class Arguments:
 
         self.stdin = number("--stdin")
         """The workers' stdin."""
+
+        self.cold = given.get("--cold")
+        """Why it is not forked from a fork server that was left standing."""
+
+        self.room = given.get("--room")
+        """Any text: its place is for the command lines of processes that are forked from this one."""
 
         self.unpack = given.get("--unpack", "")
         """A directory with archives of the run, to be unpacked in the run's directory."""

@@ -60,8 +60,17 @@ class Finder:
 
     def get_data(self, path: str) -> bytes:
         """The content of a file in the archive."""
+        if isinstance(self._archive, str):
+            import zipimport  # only for a traceback
+
+            self._archive = zipimport.zipimporter(self._archive)
         data: bytes = self._archive.get_data(path)
         return data
+
+    def moved(self, archive: str) -> Finder:
+        """The same for another archive with the same content."""
+        before = self._archive if isinstance(self._archive, str) else self._archive.archive
+        return Finder(self._modules, archive, archive + self._directory[len(before) :])
 
 
 def use() -> bool:

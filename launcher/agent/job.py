@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 _BESIDE = ("key", "function", "notify")
-_IF_SET = (
-    *("output_dir", "project", "hold_s", "hold_node", "debug", "terminal", "array", "may_move", "plain_stream"),
-    *("claim", "contract", "ps", "roles", "tracking", "tracked_as", "samples_s", "hang_after_s", "on_hang", "env_ship"),
-)
+_IF_SET = (  # noqa: SIM905 - as few lines as names allow
+    "output_dir project hold_s hold_node debug terminal array may_move plain_stream claim contract ps roles tracking "
+    "tracked_as samples_s hang_after_s on_hang env_ship warm_s cold"
+).split()
 """Fields that few runs set; left out of the JSON if unset."""
 
 
@@ -182,6 +182,10 @@ class Job(NamedTuple):
 
     key: str = ""
     """The secret by which the run's nodes authenticate each other: in the file `key`, never in spec.json."""
+
+    warm_s: float = 0.0
+    cold: Optional[str] = None
+    """How long a fork server stays for the next run (`forkserver/standing.py`); why this agent was not forked there."""
 
     function: Optional[str] = None
     """The request to call a function, in base64: in the file `function`, never in spec.json."""

@@ -185,14 +185,14 @@ class AgentToServer(Signal, total=False):
     setup: ServerSetup
     stacks: bool
     quit: bool
+    stays: bool  # with `quit`
 
 
 class ServerToAgent(TypedDict, total=False):
     """`started` comes with the agent's ends of the worker's output."""
 
     started: StartedWorker
-    terminal: Optional[LentTerminal]
-    """With `started`: the `terminal` of its `WorkerRequest`."""
+    terminal: Optional[LentTerminal]  # with `started`: that of its `WorkerRequest`
 
     exited: ExitedWorker
     event: str
@@ -204,8 +204,8 @@ class ServerToAgent(TypedDict, total=False):
     traceback: str
     module: str
     code: int
-    group_exited: int
-    """The exit code of the worker group's process."""
+    group_exited: int  # the exit code of the worker group's process
+    stays: Json  # its pid, or the reason
 
 
 class GroupToServer(Signal, total=False):

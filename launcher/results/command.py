@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from launcher.results import cluster, files, metrics, race, report, run, serve, stacks, top
+from launcher.results import cluster, files, metrics, race, report, run, serve, stacks, top, warm
 
 
 class Error(TypedDict):
@@ -41,7 +41,7 @@ COMMANDS: dict[str, tuple[type, ...]] = {
     "run": LAUNCH,
     "status": (run.Status,),
     "top": (top.Top, top.Tops),
-    "ls": (run.Runs, run.ClusterRuns),
+    "ls": (run.Runs, run.ClusterRuns, warm.WarmServers),
     "logs": (),
     "stacks": (stacks.Stacks,),
     "report": (report.Written, report.Report),
@@ -53,7 +53,7 @@ COMMANDS: dict[str, tuple[type, ...]] = {
     "rm": (run.Removed,),
     "prune": (run.Pruned,),
     "fetch": (files.Fetched,),
-    "cancel": (run.Cancelled,),
+    "cancel": (run.Cancelled, warm.WarmEnded),
     "requeue": (run.Requeued,),
     "move": (race.Moved,),
     "adopt": (run.Adopted,),

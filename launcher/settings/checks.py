@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _NOT_SETTINGS = {
     "SYSTEM_CONFIG",
+    "WARM_DIR",
     "RUN_ID",
     "RUN_DIR",
     "DEADLINE_FILE",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 ON_HANG = ("warn", "end", "restart")
+_MOST_WARM_S = 86400.0
 _LEAST_HANG_S = 2.0
 """Workers are looked at a few times in that time."""
 
@@ -35,6 +36,14 @@ def hang_after(text: str) -> float | None:
     seconds = None if text.strip() == "none" else parse_duration(text, "hang-after")
     if seconds is not None and seconds < _LEAST_HANG_S:
         raise SpecError(f"hang-after {text!r} is below {_LEAST_HANG_S:.0f}s", hint="write 10m, or none")
+    return seconds
+
+
+def warm(text: str) -> float:
+    """Seconds; 0 for `none`."""
+    seconds = 0.0 if text.strip() == "none" else parse_duration(text, "warm")
+    if seconds > _MOST_WARM_S:
+        raise SpecError(f"warm {text!r} is longer than a day", hint="write 10m: each run begins that time anew")
     return seconds
 
 

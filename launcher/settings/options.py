@@ -176,6 +176,13 @@ class JobOptions:
         job="samples_s",
         group="output",
     )
+    warm: str = option(
+        "none",
+        metavar="DURATION|none",
+        help="Keep what is imported for this long after the run: the next one on the node starts without the import.",
+        check=job_checks.warm,
+        job="warm_s",
+    )
     hang_after: str = option(
         "5m",
         metavar="DURATION|none",

@@ -108,7 +108,7 @@ def start_detached(
     return identity
 
 
-def _private(path: Path) -> BinaryIO:
+def private(path: Path) -> BinaryIO:
     """The file, opened to append; a new one is private."""
     return open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab")
 
@@ -120,7 +120,7 @@ def _spawned(
     try:
         for path in filter(os.path.exists, (stdout, stderr)):  # from an earlier attempt
             input_file.check(path)
-        with contextlib.ExitStack() as stack, _private(stdout) as out, _private(stderr) as err:
+        with contextlib.ExitStack() as stack, private(stdout) as out, private(stderr) as err:
             before = err.tell()
             own = [] if stdin is None else [os.dup(stdin)]
             for fd in own:

@@ -11,12 +11,14 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
 
+from launcher.agent.warm import records
 from tests.agent import harness
 from tests.agent.harness import SCRIPTS, Runner
 from tests.agent.test_census import default_signals, differences, without_stacks
@@ -77,13 +79,17 @@ def outcome(tmp_path_factory: pytest.TempPathFactory, default_signals: None, tor
         out = top / way
         out.mkdir()
         env = {"ABLE_OUT": str(out), "ABLE_LIBS": str(top / "libraries"), "PYTHONPATH": str(ROOT)}
-        if way not in ("torchrun", "fork"):
+        if way not in ("torchrun", "fork", "warm"):
             env["ABLE_WITHOUT_TORCH"] = "1"
-        if way in ("fork", "spawn"):
+        if way in ("fork", "spawn", "warm"):
             pairs = tuple(f"{name}={value}" for name, value in env.items())
+            method: dict[str, Any] = {"warm": "10m"} if way == "warm" else {"start_method": way}
+            if way == "warm":
+                assert runner("import torch\n", nproc_per_node="2", env=pairs, **method).result() == "success"
             with mock.patch.object(harness, "LIMIT_S", LIMIT_S):  # it does the work of many tests
-                run = runner("able.py", nproc_per_node="2", env=pairs, start_method=way, cwd=SCRIPTS)
+                run = runner("able.py", nproc_per_node="2", env=pairs, cwd=SCRIPTS, **method)
             assert run.result() == "success", run.stderr
+            assert [told["reason"] for told in run.of("warm_start")] == [None] * (way == "warm")
             return
         with open(os.devnull) as null:
             program = ["torch.distributed.run"] if way == "torchrun" else ["launcher", "torchrun"]
@@ -106,8 +112,11 @@ def outcome(tmp_path_factory: pytest.TempPathFactory, default_signals: None, tor
         assert told, f"{name} has no outcome"
         return {str(rank): json.loads(plain(text)) for rank, text in told.items()}
 
-    yield found
-    runner.end_all()
+    with tempfile.TemporaryDirectory(prefix="dlw") as place, mock.patch.dict(os.environ, {records.DIRECTORY: place}):
+        yield found
+        runner.end_all()
+        for standing in records.found():
+            records.end(standing)
 
 
 def plain(text: str) -> str:
@@ -124,19 +133,20 @@ def as_promised(name: str, way: str, found: Outcome) -> Outcome:
         return {rank: {**told, "stdout": sorted(told["stdout"])} for rank, told in found.items()}
     if name == "library_with_thread_storage" and way != "spawn":
         return {rank: told[:2] for rank, told in found.items()}
-    if name in ("kernel", "parent_process") and way in ("fork", "ours"):
+    if name in ("kernel", "parent_process") and way in ("fork", "warm", "ours"):
         return {rank: without_stacks(told) for rank, told in found.items()}
     return found
 
 
-@pytest.mark.parametrize("way", ["torchrun", "fork", "spawn", "ours"])
+@pytest.mark.parametrize("way", ["torchrun", "fork", "warm", "spawn", "ours"])
 def test_all_probes_finish(outcome: Found, way: str) -> None:
     assert outcome(way, "statuses")
 
 
+@pytest.mark.parametrize("way", ["fork", "warm"])
 @pytest.mark.parametrize("name", [*PLAIN, *TORCH, *TOGETHER])
-def test_a_forked_worker_does_what_torchruns_worker_does(outcome: Found, name: str) -> None:
-    compare(outcome, "fork", name)
+def test_a_forked_worker_does_what_torchruns_worker_does(outcome: Found, name: str, way: str) -> None:
+    compare(outcome, way, name)
 
 
 @pytest.mark.parametrize("way", ["spawn", "ours"])

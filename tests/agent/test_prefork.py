@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 BEGIN = """
 import atexit, os, sys, threading
-from launcher.agent.forkserver import prefork
+from launcher.agent.forkserver import forks, prefork
 """
 PLAIN = "prefork.fork(['OMP_NUM_THREADS', 'DISTLAUNCH_RUN_ID'], ['train.py', '--lr', '1'])"
 CASES = {
@@ -72,7 +72,7 @@ def test_it_ends_with_an_agent_that_has_never_begun(word: str) -> None:
     done = run(f"""
 try:
     found = {PLAIN}
-except prefork.Child as child:
+except forks.Child as child:
     task = child.task
 else:
     {word}

@@ -33,7 +33,7 @@ sys.path[0], fd, modules = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 import distlaunch_agent.bytecode
 distlaunch_agent.bytecode.use()
 from distlaunch_agent import __main__, channel
-from distlaunch_agent.forkserver import ending, prefork, server, worker
+from distlaunch_agent.forkserver import ending, forks, prefork, server, worker
 from distlaunch_agent.node.run import run
 from distlaunch_agent.system import processes
 from distlaunch_agent.job import Job
@@ -56,7 +56,7 @@ def agent(argv, env, cwd):
         os.dup2(stderr, 2)
         os.close(said)
         os.close(stderr)
-        raise prefork.Child(lambda: server.serve(server_end, group_end))
+        raise forks.Child(lambda: server.serve(server_end, group_end))
     server_end.close()
     group_end.close()
     os.close(stderr)
@@ -97,7 +97,7 @@ def serve():
 
 try:
     serve()
-except prefork.Child as child:
+except forks.Child as child:
     task = child.task
 task()
 """

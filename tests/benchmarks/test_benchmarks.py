@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SMALLEST = {
     "collectives.py": ("--rounds", "2", "--sizes", "64K"),
     "cli.py": ("--rounds", "1", "--runs", "3", "--no-warm-up"),
-    "start.py": ("--rounds", "1", "--workers", "1", "--no-warm-up", "--only", "distlaunch,torchrun"),
+    "start.py": ("--rounds", "1", "--workers", "1", "--no-warm-up", "--only", "distlaunch,torchrun,import torch,warm"),
     "logs.py": ("--rounds", "1", "--ranks", "2", "--lines", "500"),
     "reports.py": ("--rounds", "1", "--nodes", "2", "--ranks", "4", "--lines", "400", "--hours", "0.1"),
     "loader.py": ("--rounds", "1", "--seconds", "0.2", "--images", "80", "--only", "ours,decode-and-crop"),
@@ -49,7 +49,7 @@ SMALLEST_ON_CLUSTERS = {
 COMPARED = {
     "collectives.py": ("bare loop", "itself"),
     "cli.py": ("python -c pass", "distlaunch --help", "torchrun --help"),
-    "start.py": ("distlaunch", "torchrun", "pss ratio"),
+    "start.py": ("distlaunch", "torchrun", "warm / import torch", "pss ratio"),
     "logs.py": ("cat", "distlaunch, all ranks", "distlaunch, rank 0 shown"),
     "reports.py": ("report, wall s", "report / wc -l, wall ratio", "report, rss MB", "page, KB"),
     "loader.py": ("ours / decode-and-crop",),

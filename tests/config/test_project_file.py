@@ -141,7 +141,7 @@ def test_every_option_is_known_to_change_what_is_executed_or_to_leave_it() -> No
     harmless = """
         contract ps role numa_binding near_nics virtual_local_rank tty on_hangup fetch fetch_node
         nodes workers nproc_per_node name start_method claim_wait max_restarts
-        time grace rdzv_timeout peer_timeout master_port log_limit samples hang_after on_hang tracking stragglers
+        time grace rdzv_timeout peer_timeout master_port log_limit samples hang_after on_hang warm tracking stragglers
         env_ship_quota share_gpus het_group
         limit exclude spares wait wait_timeout share partial snapshot_limit project_dir host_timeout
         partition account qos gpus_per_node gres cpus_per_task mem constraint nodelist reservation dependency exclusive

@@ -11,11 +11,12 @@ import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Callable, Iterable, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Iterable, NamedTuple, Optional, Sequence
 
 from ..channel import Channel
 from ..system import processes
 from . import cpython
+from .forks import READ_AT_START, Child
 
 if TYPE_CHECKING:
     from ..messages import AgentGroup, AgentServer, GroupAgent, ServerAgent
@@ -23,19 +24,7 @@ if TYPE_CHECKING:
 _OPTION = "-u"
 """The one option with which Python must have been started: a fork server has it."""
 
-_READ_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "TZ")
-"""Prefixes of variables that the interpreter, the loader and the C library read once."""
-
-
 _LOOK_S, _LOOK_LATER_S = 0.0005, 0.005
-
-
-class Child(BaseException):
-    """Carries the forked child's task to the interpreter's top level, so that a worker exits like an interpreter."""
-
-    def __init__(self, task: Callable[[], None]) -> None:
-        super().__init__()
-        self.task = task
 
 
 class Process:
@@ -92,7 +81,7 @@ def fork(variables: Iterable[str], command: Sequence[str], cwd: Optional[str] = 
     """
     options = getattr(sys, "orig_argv", [])[1:3]  # from Python 3.10 on
     alike = options in ([_OPTION, "-c"], [_OPTION, sys.argv[0]]) and not any(
-        name.startswith(_READ_AT_START) for name in variables
+        name.startswith(READ_AT_START) for name in variables
     )
     # UTF-8 mode is on in a login without a locale, and off in what Python starts from there.
     alike = alike and not sys.flags.utf8_mode

@@ -12,7 +12,7 @@ from typing import Dict, List, Set
 
 from ..contracts import load
 from ..system import cgroup
-from . import traces, worker
+from . import imported, traces, worker
 from .agent import Agent
 from .guess import MAYBE, SURELY
 from .setup import Setup
@@ -34,6 +34,9 @@ class Preload:
 
         self.imported: Dict[str, Set[str]] = {}
         """The packages that were asked for, each with all that its import has loaded."""
+
+        self.modules: List[str] = []
+        """Those that were asked for, or come with one of them."""
 
         self.before = traces.before()
         """The interpreter's state before the imports."""
@@ -61,7 +64,7 @@ class Preload:
             with_torch.append("torch._dynamo")
         extra = [*(setup.job["preload"] or []), *setup.program.preloads()]
         self.more = bool(extra)
-        wants_torch = setup.elastic or (forks and self._imports_torch_ahead())
+        wants_torch = setup.elastic or (forks and (imported.used() is not None or self._imports_torch_ahead()))
         worker.set_environment({**setup.env, **_IMPORT_TIME})
         began = time.monotonic()
         if not getattr(sys.flags, "safe_path", False) and setup.program.kind != "program":
@@ -70,12 +73,21 @@ class Preload:
         if forks:
             from ..stacks import dump  # noqa: F401 - for the workers, which are forked with both
             from . import hidden  # noqa: F401
-        self.before = traces.before()
-        gc.disable()
-        self._import([*(with_torch if wants_torch else []), *(extra if forks else [])], with_torch)
-        gc.enable()
+        self._import_all([*(with_torch if wants_torch else []), *(extra if forks else [])], with_torch)
         worker.set_environment(setup.env)
         self._agent.event("host_facts", **_facts(began))
+
+    def _import_all(self, modules: List[str], with_torch: List[str]) -> None:
+        """Import the modules, unless the process from which this one was forked already has (`standing.py`)."""
+        self.modules = modules
+        already = imported.used()
+        if already is not None:
+            self.imported, self.before = already.by_package, already.before
+            return
+        self.before = traces.before()
+        gc.disable()
+        self._import(modules, with_torch)
+        gc.enable()
 
     def _import(self, modules: List[str], with_torch: List[str]) -> None:
         """Import the modules, and those in `with_torch` once one of them has imported torch."""

@@ -12,14 +12,16 @@ from __future__ import annotations
 import gc
 import os
 import select
+import socket
 import sys
 from typing import TYPE_CHECKING, List, NoReturn, Optional
 
 from ..channel import Channel
 from ..system import processes, scratch
-from . import child, ending, notes, setup, streams, worker, workers_store
+from . import child, ending, imported, notes, setup, streams, worker, workers_store
 from .agent import Agent
 from .child import Task
+from .forks import Child
 from .group_process import GroupProcess
 from .guess import SURELY
 from .preload import Preload
@@ -46,6 +48,8 @@ class ForkServer:
         self.preload = Preload(self.setup, agent)
         self.start = StartMethod(self.setup, agent)
         self.workers = Workers(agent, self.group.channel, self._child)
+        self._imports: Optional[imported.Imported] = None
+        """For a server that is to stay."""
 
     def serve(self) -> Task:
         """Import, then answer requests until the agent exits."""
@@ -66,6 +70,10 @@ class ForkServer:
         woken = self.signals.listen()
         self._reap()  # the worker group's process may have exited meanwhile
         self.group.channel.send({"ready": True})
+        if self.setup.job["warm_s"] and self.start.forks and imported.used() is None:
+            from . import standing  # few runs leave one
+
+            self._imports = standing.look(self.setup, self.preload)  # while the workers start
         return self._loop(woken)
 
     # -- requests -----------------------------------------------------------------------------------------------------
@@ -83,7 +91,9 @@ class ForkServer:
             if self.stores.present.fd in ready:
                 self._serve_workers_store()
             if agent.fileno() in ready and agent.ready():
-                self._hear_agent()
+                task = self._hear_agent()
+                if task is not None:
+                    return task
             if group.fileno() in ready and group.ready():
                 task = self._hear_group()
                 if task is not None:
@@ -96,7 +106,7 @@ class ForkServer:
             self.workers.hear_of_debugger(self.setup.scratch)
         self._reap()
 
-    def _hear_agent(self) -> None:
+    def _hear_agent(self) -> Optional[Task]:
         message, _ = self.agent.channel.receive()
         if message is None:
             self._agent_is_gone()
@@ -105,7 +115,8 @@ class ForkServer:
         elif "stacks" in message:
             self.workers.ask_for_stacks(self.setup.scratch)
         elif "quit" in message:
-            self._quit()
+            return self._quit(stays=message.get("stays", False))
+        return None
 
     def _hear_group(self) -> Optional[Task]:
         message, fds = self.group.channel.receive()
@@ -156,10 +167,35 @@ class ForkServer:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def _quit(self) -> NoReturn:
+    def _quit(self, *, stays: bool = False) -> Optional[Task]:
+        """End all, and this process; `stays`: returns the task of a child that stays after the run."""
         self.stores.end()
-        processes.sweep(keep=self.workers.killed.left, patience_s=0.2)
-        os._exit(0)
+        left = self.workers.killed.left
+        processes.sweep(keep=left, patience_s=0.2)
+        task = self._stay() if stays and not left else None
+        if task is None:
+            os._exit(0)
+        return task
+
+    def _stay(self) -> Optional[Task]:
+        """Fork a process that serves the next run; None in this one, which has told the agent of it."""
+        from . import standing
+
+        ours, theirs = (end.detach() for end in socket.socketpair())
+        fds = [self.agent.channel.fileno(), self.group.channel.fileno(), self.signals.fileno(), ours, theirs]
+        imports, stay_s = self._imports, float(self.setup.job["warm_s"])
+        reason = standing.why_not(executes=self.start.executes, own=fds)
+        if reason or imports is None:
+            self.agent.channel.send({"stays": {"reason": reason or "its workers were not forked"}})
+            return None
+        server = os.fork()
+        if server:
+            self.agent.channel.send({"stays": {"pid": server}}, [theirs])
+            return None
+        os.close(theirs)
+        self.signals.become_standing()
+        self._let_go()
+        return lambda: standing.stay(standing.Server(imports, stay_s), ours)
 
     def _agent_is_gone(self) -> NoReturn:
         """End everything; the worker group's process comes last, as it notifies the other nodes."""
@@ -167,7 +203,8 @@ class ForkServer:
         processes.sweep(keep={self.group.pid, *self.workers.killed.left}, patience_s=0.2)
         self.group.wait()
         scratch.remove(self.setup.scratch)
-        self._quit()
+        processes.sweep(keep=self.workers.killed.left, patience_s=0.2)
+        os._exit(0)
 
     # -- in a child ---------------------------------------------------------------------------------------------------
 
@@ -198,10 +235,20 @@ def main(argv: List[str]) -> None:
 
 
 def serve(channel: ServerAgent, group_end: GroupAgent) -> None:
-    """Run as a fork server, and in its children run their tasks."""
-    ending.install()
+    """Run as a fork server, and in its children run their tasks.
+
+    In a child that stays, its children are agents, each of which forks a fork server of its own.
+    """
+    if imported.used() is None:
+        ending.install()
     task = _task(Agent(channel), group_end)
-    task()
+    while True:
+        try:
+            task()
+        except Child as next_child:
+            task = next_child.task
+        else:
+            return
 
 
 def _task(agent: Agent, group_end: GroupAgent) -> Task:

@@ -54,6 +54,10 @@ class Signals:
             signal.signal(number, _nothing)
         return self._wakeup.fileno()
 
+    def fileno(self) -> int:
+        """The descriptor of `listen`; -1 before."""
+        return -1 if self._wakeup is None else self._wakeup.fileno()
+
     def take(self) -> bytes:
         """The numbers of the received signals."""
         assert self._wakeup is not None
@@ -70,6 +74,12 @@ class Signals:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(_PARENT_DIED, _nothing)
         processes.die_with_parent(server)
+
+    def become_standing(self) -> None:
+        """Restore signals in a process that stays after the agent, and does not end with it."""
+        ours = (_nothing, self._parent_died)
+        worker.restore_signals({n: handler for n, handler in self._original.items() if signal.getsignal(n) in ours})
+        signal.signal(_PARENT_DIED, signal.SIG_DFL)
 
     def become_worker(self, server: int) -> None:
         """Restore signals in a worker, as its own interpreter would have them."""

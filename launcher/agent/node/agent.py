@@ -15,7 +15,7 @@ from ..stream.stderr import Stderr
 from ..stream.writer import Writer
 from ..system import facts, processes, threads
 from ..system.scratch import within
-from . import function_call, holding
+from . import environment, function_call, holding
 from .children import ServerProcess
 from .claim import Claim
 from .joining import LOOK_S, Joining
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from ..forkserver.prefork import Forked
     from ..messages import ServerSetup
 
-# torch.distributed.nn: torch imports it late, inside DDP, and then keeps the process group alive longer than its
-# threads, which aborts one gloo run in four at exit (pytorch/pytorch#190489). Importing it first avoids that.
-_PRELOAD = ["torch", "torch.distributed", "torch.distributed.nn"]
 _FAREWELL_S = 6.0
 _LAST_LINES_S = 1.0
 _STDERR_BLOCKS = 32
@@ -129,6 +126,11 @@ class Node:
         place.use_project()
         again = {"after": job.why_again} if job.why_again else {}
         self.out.event("agent_started", version=VERSION, run=job.run, **identity, **where, **again)
+        if job.warm_s:
+            from ..forkserver import imported  # few runs are started warm
+
+            self.server.may_stay = imported.used() is None
+            self.out.event("warm_start", used=not self.server.may_stay, reason=job.cold)
         env, count, host_facts = self._environment()
         function_call.write(job, place.node_rank)
         if place.node_rank == 0:
@@ -140,7 +142,7 @@ class Node:
         request: ServerSetup = {
             "job": job._replace(function=None)._asdict(),
             "env": env,
-            "preload": _PRELOAD,
+            "preload": environment.PRELOAD,
             "node_rank": place.node_rank,
             "host": place.host,
             "workers": count,
@@ -158,11 +160,7 @@ class Node:
 
     def _environment(self) -> Tuple[Dict[str, str], int, Message]:
         """The workers' variables, the number of workers, and the facts about the host."""
-        job = self.place.job
-        env = job.environment(dict(os.environ), self.place.node_rank)
-        count = job.workers if isinstance(job.workers, int) else max(1, len(facts.gpus(env)))
-        threads, why = facts.threads(env, shared=count > 1 or job.shares_host)
-        env.update({facts.THREADS: threads} if threads else {})
+        env, count, threads, why = environment.of(self.place.job, self.place.node_rank)
         return env, count, {**facts.host(env), "threads": {"value": threads, "reason": why}}
 
     def _join(self) -> None:
@@ -209,6 +207,8 @@ class Node:
     def _end_processes(self) -> None:
         """End all child processes, then read what is left in the pipes."""
         left = self.server.end(at_once=not self.workers, keep=self.workers.stuck)
+        if self.server.stays:
+            self.out.event("warm_left", **self.server.stays)
         for _ in range(_STDERR_BLOCKS):
             self.stderr.write(self.server.said() or b"")
         self.workers.output.finish()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import select
 import sys
 import threading
 from typing import TYPE_CHECKING, Collection, Dict, List, Optional, Union
@@ -17,10 +19,14 @@ if TYPE_CHECKING:
     import subprocess
 
     from ..forkserver.prefork import Forked, Process
-    from ..messages import AgentGroup, AgentServer, ServerSetup
+    from ..messages import AgentGroup, AgentServer, Json, ServerSetup
 
 _END_S = 12.0
+_STANDS_S = 5.0
 _READ_BYTES = 64 * 1024
+_ROOM_BYTES = 2048
+"""More room in a fork server that may stay, for the command lines of later runs."""
+
 _TITLE_PARTS = 256
 """At most this many 4 KiB arguments reserve room for the workers' command line; one is limited to 128 KiB."""
 
@@ -36,6 +42,12 @@ class ServerProcess:
         self._process: Union[subprocess.Popen[bytes], Process, None] = None
         self.stderr = -1
         """The read end of its stderr, which its children other than workers share; ends once all have exited."""
+
+        self.may_stay = False
+        """Whether a process is to stay after the run, for the next one."""
+
+        self.stays: Json = {}
+        """The pid of the process that stays after the run, or the reason why none does."""
 
         self.channel: AgentServer
         self.group: AgentGroup
@@ -69,7 +81,8 @@ class ServerProcess:
 
         fds = [self._server_end.fileno(), self._group_end.fileno()]
         options = processes.options() if self._job.python_named else []
-        parts, rest = divmod(sum(len(os.fsencode(arg)) + 1 for arg in self._job.command), 4096)
+        more = _ROOM_BYTES if self._job.warm_s else 0
+        parts, rest = divmod(sum(len(os.fsencode(arg)) + 1 for arg in self._job.command) + more, 4096)
         room = [*["-" * 4095] * min(parts, _TITLE_PARTS), "-" * rest]
         archive = os.path.abspath(sys.argv[0])
         stdin = None if self._job.passes_stdin else subprocess.DEVNULL
@@ -133,7 +146,7 @@ class ServerProcess:
         if self._moved is not None:
             self._moved.join()
         if self._process is not None:
-            self.channel.send({"quit": True})
+            self.channel.send({"quit": True, "stays": self.may_stay and not at_once})
             if at_once:
                 self._process.kill()
             try:
@@ -141,10 +154,37 @@ class ServerProcess:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        left = processes.sweep(keep, patience_s=0.0)
+        word = self._hear_of_stay() if self.may_stay and not at_once else -1
+        pid = self.stays.get("pid", 0)
+        left = processes.sweep(keep={pid, *keep}, patience_s=0.0)
         if self.cgroup is not None:
+            if pid and not cgroup.add(os.path.dirname(self.cgroup), pid):
+                self.stays = {"reason": "it cannot leave the run's cgroup"}
             cgroup.remove(self.cgroup, keep)
+        if word >= 0:
+            if "pid" in self.stays and not self._stands(word):
+                self.stays = {"reason": "it could not be found by others: a full disk, or a directory that is not ours"}
+            os.close(word)  # without a word it exits
         return left
+
+    @staticmethod
+    def _stands(word: int) -> bool:
+        """Have the process stay; whether others find it now."""
+        with contextlib.suppress(OSError):  # it has been killed
+            os.write(word, b"\n")
+            return bool(select.select([word], [], [], _STANDS_S)[0] and os.read(word, 1))
+        return False
+
+    def _hear_of_stay(self) -> int:
+        """Whether a process stays, as the last message of the fork server says; returns where it waits for a word."""
+        while self.channel.ready():
+            message, fds = self.channel.receive()
+            if message is None:
+                break
+            if "stays" in message:
+                self.stays = message["stays"]
+                return next(iter(fds), -1)
+        return -1
 
 
 def _too_large(env: Dict[str, str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, NoReturn, Optional
+from typing import TYPE_CHECKING, Dict, List, NoReturn, Optional
 
 from .. import roles
 
@@ -29,6 +29,8 @@ def run(
     `refused`: why it cannot begin.
     """
     job = roles.job_of(job, rank)
+    if job.warm_s:
+        may_stay()
     if above:
         from . import below
 
@@ -41,12 +43,31 @@ def run(
     sys.exit(Node(job, rank, stream, forked).run(refused))
 
 
+def may_stay() -> None:
+    """Let this process's fork server, if it stays, fork agents, which it may not import."""
+    from ..forkserver import forks
+
+    def differs(words: List[str], env: Dict[str, str], modules: List[str]) -> str:
+        from . import warm  # only in such an agent
+
+        return warm.differs(words, env, modules)
+
+    def become_agent(words: List[str]) -> None:
+        from . import warm
+
+        warm.to_its_end(words, run)
+
+    forks.differs, forks.become_agent = differs, become_agent
+
+
 def _fork(job: Job, rank: int) -> Optional[Forked]:
     """The fork server, if it can be forked from this process."""
-    from ..forkserver import prefork
+    from ..forkserver import imported, prefork
 
     if job.kind == "program" and not job.elastic:
         return prefork.fork_for_program(job.cwd)
+    if job.warm_s and imported.used() is not None:  # it was compared with this job (`warm.differs`)
+        return prefork.fork_for_program(job.cwd, scripts=True)
     from .function_call import as_script
 
     here = dict(os.environ)

@@ -65,7 +65,7 @@ def converse(request: Request) -> Optional[Callable[[], None]]:
     Returns what a forked child is to become once the caller has left its frames, as a worker exits like an interpreter.
     """
     # Imported here, as most calls need few of them.
-    from ..forkserver import prefork
+    from ..forkserver import forks
     from ..lease.lock_files import LeaseError
     from . import leases, preflight, run, user_files
 
@@ -94,7 +94,7 @@ def converse(request: Request) -> Optional[Callable[[], None]]:
             answer({"problem": str(error)})
         except LeaseError as error:
             answer({"problem": str(error), "lease": True})
-        except prefork.Child as child:
+        except forks.Child as child:
             task = child.task
             break
         request = json.loads(sys.stdin.buffer.readline() or b"null")

@@ -8,22 +8,21 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from typing import Any, BinaryIO, Dict, List, Mapping, NoReturn, Optional
 
 from .. import protocol, roles
-from ..cause import signal_name
-from ..forkserver import prefork
+from ..forkserver import forks, prefork
 from ..network import routes
 from ..node.stops import CANCEL
 from ..secret_files import FUNCTION_FILE, KEY_FILE, NOTIFY_FILE
 from ..system import cgroup, files, processes
-from . import container, preflight
+from . import begin, container, preflight, warm
 from .leases import HOLDER
 from .preflight import identity_of
 from .run_files import more, note_secrets
 from .user_files import HostError, working_directory
 
-_FIRST_LINE_S = 60.0
 _ENDPOINT_S = 60.0
 _HEARS_S = 1.0
 _ENDS_S = 3.0  # how long an agent may take to end its workers and itself if it has to do so at once
@@ -55,12 +54,14 @@ def start(request: Request) -> Request:
     if request.get("addr"):
         job["master_addr"] = request["addr"]
     spec = os.path.join(own, "spec.json")
-    _write(spec, json.dumps(job, indent=1))
-    _write(os.path.join(own, KEY_FILE), request["key"])
+    begin.write(spec, json.dumps(job, indent=1))
+    begin.write(os.path.join(own, KEY_FILE), request["key"])
     note_secrets(own, list(request.get("secrets") or ()))
     for name in filter(request.get, (FUNCTION_FILE, NOTIFY_FILE)):
-        _write(os.path.join(own, name), request[name])
-    identity = _spawn(request, own, job["cwd"], spec, {"work": job["cwd"], "reached": reached})
+        begin.write(os.path.join(own, name), request[name])
+    about = {"work": job["cwd"], "reached": reached}
+    warmed = warm.start(request, own, spec, about) if job.get("warm_s") else None
+    identity = warmed or _spawn(request, own, job["cwd"], spec, about)
     answer: Request = {"reached": reached} if reached else _told(endpoint, own, identity)
     return {**answer, "agent": identity, "directory": directory, "work": job["cwd"], "notes": notes}
 
@@ -104,7 +105,7 @@ def _why(own: str, identity: Request) -> str:
     if causes:
         return str(causes[-1]["message"])
     with contextlib.suppress(ChildProcessError):  # it was started by another session
-        return _how(_status(identity["pid"]))
+        return begin.how(begin.status(identity["pid"]))
     return "it gave no reason"
 
 
@@ -134,50 +135,20 @@ def _spawn(request: Request, own: str, cwd: str, spec: str, about: Request) -> R
         who = {"pid": pid, "start_ticks": processes.start_ticks(pid), "boot_id": preflight.boot_id()}
         identity = {**who, "stream_from": before, "under": bool(under), **about}
         HOLDER.hand_over(pid)
-        _let_go(go, own, identity)
-        status = _first_word(identity, own)
+        try:
+            begin.let_go(partial(os.write, go, b"\n"), own, identity)
+        finally:
+            os.close(go)
+        status = begin.first_word(identity, own)
         if os.stat(os.path.join(own, "stream")).st_size > before and identity["start_ticks"] is not None:
             HOLDER.close()  # the agent has it
             return identity
     if status is None:
         os.kill(pid, signal.SIGKILL)
-        raise HostError(f"the agent has sent nothing for {_FIRST_LINE_S:.0f} s")
+        raise HostError(f"the agent has sent nothing for {begin.FIRST_LINE_S:.0f} s")
     with open(os.path.join(own, "stderr"), encoding="utf-8", errors="replace") as err_file:
         said = err_file.read()[-2000:].strip().splitlines()
-    raise HostError(f"the agent exited right after its start: {said[-1] if said else _how(status)}")
-
-
-def _let_go(go: int, own: str, identity: Request) -> None:
-    """Record the agent, then let it begin, unless the run was cancelled meanwhile."""
-    try:
-        _write(os.path.join(own, "started.json"), json.dumps(identity))
-        if os.path.exists(os.path.join(own, CANCEL)):
-            raise HostError("the run was cancelled while it was started")
-        os.write(go, b"\n")
-    finally:
-        os.close(go)
-
-
-def _first_word(identity: Request, own: str) -> Optional[int]:
-    """Wait until the agent has written to its stream, or has exited; returns its exit code if it has."""
-    began, status = time.monotonic(), None
-    stream, before = os.path.join(own, "stream"), identity["stream_from"]
-    while os.stat(stream).st_size == before and status is None and time.monotonic() < began + _FIRST_LINE_S:
-        time.sleep(min(0.1, 0.005 + (time.monotonic() - began) / 10))
-        status = _status(identity["pid"])
-    return status
-
-
-def _how(status: Optional[int]) -> str:
-    if status is None:
-        return "it gave no reason"
-    return f"exit code {status}" if status >= 0 else f"killed by {signal_name(-status)}"
-
-
-def _status(pid: int) -> Optional[int]:
-    """The exit code of a child; None if it still runs."""
-    ended, status = os.waitpid(pid, os.WNOHANG)
-    return os.waitstatus_to_exitcode(status) if ended else None
+    raise HostError(f"the agent exited right after its start: {said[-1] if said else begin.how(status)}")
 
 
 def _become_agent(
@@ -200,16 +171,18 @@ def _become_agent(
             os.execvpe(under[0], [*under, *arguments], env)
         from ..job import Job
         from ..node.function_call import as_script
-        from ..node.run import run
+        from ..node.run import may_stay, run
 
         job = roles.job_of(Job.read(spec), rank)
         changed = [name for name, value in env.items() if os.environ.get(name) != value]
         os.environ.update(env)
         sys.argv[:] = arguments
+        if job.warm_s:
+            may_stay()
         forked = prefork.fork([*changed, *job.env], as_script(job, rank).command)
         processes.set_title([sys.executable, *arguments])
         run(job, rank, os.dup(1), forked)
-    except prefork.Child:
+    except forks.Child:
         raise
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
@@ -240,7 +213,7 @@ def send_signal(directory: str, rank: int, number: int, *, force: bool) -> Reque
         with contextlib.suppress(OSError):  # a full disk: a second signal kills, too
             own = os.path.join(directory, "nodes", str(rank))
             os.makedirs(own, mode=0o700, exist_ok=True)
-            _write(os.path.join(own, CANCEL), json.dumps({"force": force}))
+            begin.write(os.path.join(own, CANCEL), json.dumps({"force": force}))
     identity = identity_of(directory, rank)
     if identity is None or not preflight.alive(identity):
         _end_leftovers(os.path.join(directory, "nodes", str(rank)))
@@ -294,7 +267,3 @@ def _end_leftovers(own: str) -> None:
         path = json.loads(files.read_word(os.path.join(own, "agent.json"))).get("cgroup")
         if path:
             cgroup.remove(path)
-
-
-def _write(path: str, text: str) -> None:
-    files.write_whole(path, text.encode("ascii"), 0o600, sync=False)

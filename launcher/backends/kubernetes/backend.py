@@ -64,10 +64,12 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
 
     def plan(self, spec: JobSpec, run_dir: Path) -> KubernetesPlan:
         """All manifests; reads the user's files, but does not contact the cluster."""
+        from launcher.backends import _warm
         from launcher.backends.kubernetes import config_maps
         from launcher.payload import agent_archive
 
         pod.check_environment(spec)
+        _warm.refuse(spec, "nothing stays of a pod that has ended")
         of_run, roles = parts.of(spec, self.opts), [role.name for role in spec.roles]
         parts.check(of_run, self.opts)
         pod.check_outputs(spec, self.opts, [volume for part in of_run for volume in part.opts.volume])

@@ -119,17 +119,25 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
             (plan.run_dir / "spec.json").write_text(spec_text(plan.job), encoding="utf-8")
             (plan.run_dir / "agent.pyz").write_bytes(agent_archive.packed())
         write_beside(plan.run_dir, plan.job)
-        passed = plan.job.passes_stdin
-        return self._start(plan.run_dir, plan.python, plan.job.cwd, len(plan.nodes), record, passes_stdin=passed)
+        job, count = plan.job, len(plan.nodes)
+        return self._start(plan.run_dir, plan.python, job.cwd, count, record, stdin=job.passes_stdin, warm_s=job.warm_s)
 
     def _start(
-        self, run_dir: Path, python: str, cwd: str, nodes: int, record: Record, *, passes_stdin: bool = False
+        self,
+        run_dir: Path,
+        python: str,
+        cwd: str,
+        nodes: int,
+        record: Record,
+        *,
+        stdin: bool = False,
+        warm_s: float = 0,
     ) -> LocalHandle:
-        """Start the agents; with `passes_stdin` they inherit our stdin, for their workers."""
+        """Start the agents, with `warm_s` from what stands. With `stdin` they inherit ours, for their workers."""
         agents: list[AgentProcess] = [{"pid": 0, "start_ticks": 0} for _ in range(nodes)]
         handle: LocalHandle = {"run_dir": str(run_dir), "python": python, "output_dir": cwd, "agents": agents}
         told: list[detached.Told] = []
-        more = {"stdin": 0} if passes_stdin else {}
+        more = {"stdin": 0} if stdin else {}
         try:
             for agent in processes.of(handle):
                 agent.forget()
@@ -144,8 +152,16 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
                     agents[rank] = {"pid": identity.pid, "start_ticks": identity.start_ticks}
                     record(handle)
 
-                argv = (*argv_of(run_dir, python, rank), "--when-told")
+                argv = argv_of(run_dir, python, rank)
                 out, err = directory / "stream", directory / "stderr"
+                if warm_s:
+                    from launcher.backends.local import warm  # few runs leave a server, or find one
+
+                    reason = warm.start(argv, cwd=cwd, outputs=(out, err), stay_s=warm_s, record=note)
+                    if reason is None:
+                        continue
+                    argv += warm.words(reason)
+                argv += ("--when-told",)
                 detached.start_detached(
                     argv, cwd=cwd, env=os.environ, stdout=out, stderr=err, record=note, told=told, **more
                 )
@@ -199,7 +215,8 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
             raise StorageError(f"{run_dir / 'spec.json'} cannot be read")
         again = {"attempt": attempt, "session": str(attempt), "terminal": None}  # the user may not be at the terminal
         storage.write_whole(run_dir / "spec.json", storage.encode_json({**job, **again}))
-        return self._start(run_dir, handle["python"], job["cwd"], len(handle["agents"]), record)
+        stays_s, nodes = job.get("warm_s", 0.0), len(handle["agents"])
+        return self._start(run_dir, handle["python"], job["cwd"], nodes, record, warm_s=stays_s)
 
     def liveness(self, handle: LocalHandle) -> Liveness:
         """Which agents still run, by pid and start time."""

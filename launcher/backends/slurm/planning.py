@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from launcher.backends import _warm
 from launcher.backends._interpreter import needed
 from launcher.backends._plan import PlannedNode
 from launcher.backends._roles import names_of, parts_of_nodes, with_roles
@@ -31,6 +32,7 @@ def plan(opts: SlurmOptions, site: Site, within: Allocation | None, spec: JobSpe
     if within and spec.all_nodes:
         spec = replace(spec, nodes=NodeRange(min=within.nodes, max=within.nodes))
     _check_claim(spec, site)
+    _warm.refuse(spec, "Slurm ends all that a step leaves on its nodes")
     tasks = _tasks(opts, spec, within)
     nodes = allocation.nodes_of(spec.nodes, within) if within else spec.nodes.max
     where, placed = site.directory(run_dir), places.find(spec, opts, site, directories.root_of(run_dir))

@@ -45,6 +45,7 @@ _NOT_OURS: tuple[str, ...] = (
     "grace",
     "hang_after",
     "on_hang",
+    "warm",
     "no_python",
     "contract",
     "ps",

@@ -14,6 +14,7 @@ from launcher.service.selection import EVERY, Selection
 
 if TYPE_CHECKING:
     from launcher.results.run import ClusterRun, ClusterRuns, Runs
+    from launcher.results.warm import WarmServers
 
 _HOSTS = 4
 
@@ -34,6 +35,9 @@ def ls(  # noqa: PLR0917 - one parameter for each option
         flag("--on", metavar="NAME", help="Ask this cluster or backend; includes other users' runs."),
     ] = None,
     usage: Annotated[bool, flag("--usage", help="Show what each run has used: time, GPUs, CPUs, memory.")] = False,
+    warm: Annotated[
+        bool, flag("--warm", help="List what runs with --warm have left standing on this machine, not runs.")
+    ] = False,
     fmt: OutputOption = None,
 ) -> None:
     """List runs, newest last.
@@ -41,6 +45,9 @@ def ls(  # noqa: PLR0917 - one parameter for each option
     $ distlaunch ls --state running,failed --since 2h
     $ distlaunch ls --on juno
     """
+    if warm:
+        _standing()
+        return
     directory = observe.directory(fmt)
     selection = Selection.parse(state, since, name)
     if on is not None:
@@ -70,6 +77,17 @@ def ls(  # noqa: PLR0917 - one parameter for each option
     if not rows:
         output.note(f"no such run in {directory}" if selection != EVERY else f"no runs in {directory}")
     output.result(data, *text.splitlines())
+
+
+def _standing() -> None:
+    """List the fork servers that wait for the next run."""
+    from launcher.console import warm_text  # few lists have it
+    from launcher.service import warm
+
+    data: WarmServers = {"warm": warm.standing()}
+    if not data["warm"]:
+        output.note("nothing is left standing here")
+    output.result(data, *warm_text.lines(data["warm"]))
 
 
 def _usage(data: Runs) -> list[str]:

@@ -1,0 +1,22 @@
+"""What a process that is forked here has from before, and what it becomes."""
+
+from __future__ import annotations
+
+from typing import Callable, Dict, List, Optional
+
+READ_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "TZ")
+"""Prefixes of variables that the interpreter, the loader and the C library read once."""
+
+become_agent: Optional[Callable[[List[str]], None]] = None
+"""Runs an agent with these words in this process; set by the agent if its fork server may be left standing."""
+
+differs: Optional[Callable[[List[str], Dict[str, str], List[str]], str]] = None
+"""Why an agent with these words must not use what was imported with this environment: these modules. Set likewise."""
+
+
+class Child(BaseException):
+    """Carries the forked child's task to the interpreter's top level, so that a worker exits like an interpreter."""
+
+    def __init__(self, task: Callable[[], None]) -> None:
+        super().__init__()
+        self.task = task

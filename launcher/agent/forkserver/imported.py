@@ -1,0 +1,42 @@
+"""What a fork server has imported, for one that is forked from it and need not import it again (`standing.py`)."""
+
+from __future__ import annotations
+
+from typing import Dict, List, NamedTuple, Optional, Set, Tuple
+
+from . import traces
+
+Files = Dict[str, Tuple[int, int, int]]
+"""By path: time of the last change, size and inode."""
+
+
+class Imported(NamedTuple):
+    """The imports, and what they depend on."""
+
+    modules: List[str]
+    by_package: Dict[str, Set[str]]
+    """As `Preload.imported`."""
+
+    before: traces.Before
+    env: Dict[str, str]
+    """At the import."""
+
+    search: List[str]
+    """`sys.path` without the script's directory and the agent's archive."""
+
+    files: Files
+    agent: str
+    """The digest of the agent's archive."""
+
+
+_used: List[Imported] = []
+
+
+def used() -> Optional[Imported]:
+    """In a fork server that was forked from a standing one: what is already imported; None in all others."""
+    return _used[0] if _used else None
+
+
+def use(imported: Imported) -> None:
+    """Mark this process as forked from a fork server with these imports."""
+    _used.append(imported)
