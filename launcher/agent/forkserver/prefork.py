@@ -122,9 +122,11 @@ def fork_for_program(cwd: Optional[str] = None, *, scripts: bool = False) -> Opt
             with contextlib.suppress(OSError):  # that of the list itself
                 os.close(fd)
     processes.set_title([sys.executable, "-u", sys.path[0], "--fork-server"])
-    from . import server, worker
+    from . import imported, server, worker
 
-    if scripts:
+    if scripts and imported.used() is not None:
+        pass  # handlers of loggers hold the present ones, which are for the same descriptors
+    elif scripts:
         for name in ("stdin", "stdout", "stderr"):
             worker.renew(name)
     else:  # while the agent prepares the setup
