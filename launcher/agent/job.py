@@ -268,10 +268,7 @@ class Job(NamedTuple):
 
     @property
     def unreachable_s(self) -> float:
-        """How long a connection between nodes waits for the other host.
-
-        It is shorter than `peer_timeout_s`, so a lost host is not mistaken for a starved node.
-        """
+        """How long nodes wait for another's host; shorter than `peer_timeout_s`: a starved node is not a lost host."""
         return min(self.host_timeout_s, 0.75 * self.peer_timeout_s)
 
     @property

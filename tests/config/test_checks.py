@@ -80,7 +80,17 @@ def test_config_checks_the_values_of_all_clusters_and_names_the_line(
 def test_every_option_that_is_not_plain_text_has_a_check() -> None:
     """Texts that only a cluster can judge have none: names of partitions, images, paths."""
     free = {"name", "python", "runs_dir", "trust", "image", "context", "kubeconfig", "gpu_resource", "workdir", "patch"}
-    free |= {"inventory", "limit", "remote_dir", "exclude", "snapshot_limit", "setup", "template"}
+    free |= {
+        "inventory",
+        "limit",
+        "remote_dir",
+        "exclude",
+        "snapshot_limit",
+        "setup",
+        "template",
+        "env_ship",
+        "env_ship_dir",
+    }
     classes = [config.GlobalOptions, JobOptions, *(backends.load(name).options for name in backends.names())]
     slurm = {name for name, kind in config.field_types(backends.load("slurm").options).items() if kind in (str, tuple)}
     unchecked = {

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from launcher.agent.environment import placing
 from launcher.agent.flight import program
 from launcher.agent.forkserver import prefork
 from launcher.agent.forkserver.guess import SURELY
@@ -116,6 +117,10 @@ def read_dumps(_: pytest.MonkeyPatch) -> None:
     assert program.ask({"do": program.READ, "paths": {}}, 60) == {"dumps": "", "unreadable": {}}
 
 
+def start_of_environment(_: pytest.MonkeyPatch) -> None:
+    placing._check_start(sys.executable, sys.prefix)
+
+
 STARTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "launcher/backends/local/programs.py": probe,
     "launcher/backends/ansible/ssh.py": call_over_ssh,
@@ -123,6 +128,7 @@ STARTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "launcher/torchrun/workers.py": torchrun,
     "launcher/agent/mpi/world.py": stand_in,
     "launcher/agent/flight/program.py": read_dumps,
+    "launcher/agent/environment/placing.py": start_of_environment,
     SESSION: session_over_ssh,
 }
 

@@ -11,10 +11,12 @@ from typing import Any, Dict
 
 _MEMORY_BYTES = 4 << 30
 _START = """\
-import importlib, os, sys
+import sys
+sys.path[:] = filter(None, sys.path)
+import importlib, os
 name, *places = sys.argv[1:]
 package = name.partition(".")[0]
-sys.path[0] = os.path.dirname(places[0])
+sys.path.insert(0, os.path.dirname(places[0]))
 importlib.import_module(package).__path__[:] = places
 importlib.import_module(name).main()
 """
