@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +25,8 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 def show_warm(workers: int, scratch: Path, rounds: int, problem: Callable[[str], str | None]) -> str:
     """Medians and ratios of `distlaunch local --warm`, once a run has left a server, to `import torch`."""
-    env = {**environment(scratch), "DISTLAUNCH_WARM_DIR": str(scratch)}
+    sockets = tempfile.TemporaryDirectory(dir="/tmp")  # a socket has a short path
+    env = {**environment(scratch), "DISTLAUNCH_WARM_DIR": sockets.name}
     launcher = [sys.executable, "-m", "launcher"]
     run = [*launcher, "local", "--nproc-per-node", str(workers), "--warm", "10m", "--log-ranks", "all"]
     run.append(str(ROOT / "train/reduce.py"))
@@ -39,6 +42,10 @@ def show_warm(workers: int, scratch: Path, rounds: int, problem: Callable[[str],
             warm.append(_timed(run, env, server["pid"], problem))
     finally:
         subprocess.run([*launcher, "cancel", "--warm"], env=env, capture_output=True, check=False, timeout=_LIMIT_S)
+        sockets.cleanup()
+        with contextlib.suppress(ChildProcessError):  # what was left to this process
+            while os.waitpid(-1, 0):
+                pass
     return "\n".join(_lines(workers, warm, bare))
 
 
@@ -56,14 +63,23 @@ def _lines(workers: int, warm: Sequence[Sample], bare: Sequence[Sample]) -> list
 def _timed(
     argv: Sequence[str], env: dict[str, str], server: int, problem: Callable[[str], str | None] = lambda _: None
 ) -> Sample:
-    """One run; the agent is a child of `server`, so its CPU time is counted there once it has ended."""
-    before, began = _cpu(server), time.perf_counter()
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True, timeout=_LIMIT_S)
-    wall, output = time.perf_counter() - began, done.stdout + done.stderr
-    if wrong := problem(output):
-        raise SystemExit(f"{' '.join(argv)}: {wrong}\n{output}")
+    """One run; wall time ends when all ranks have printed the sum that `problem` checks, if there is a server.
+
+    The agent is a child of `server`, so its CPU time is counted there once it has ended.
+    """
+    before, began, output = _cpu(server), time.perf_counter(), ""
+    wall = None if server else 0.0
+    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout
+        for line in process.stdout:
+            output += line
+            if wall is None and problem(output) is None:
+                wall = time.perf_counter() - began
+        code = process.wait(timeout=_LIMIT_S)
+    if code or wall is None:
+        raise SystemExit(f"{' '.join(argv)}: exit code {code}, {problem(output)}\n{output}")
     time.sleep(0.2 if server else 0.0)  # the server reaps the agent
-    return Sample(wall_s=wall, cpu_s=_cpu(server) - before, rss_bytes=0, exit_code=done.returncode)
+    return Sample(wall_s=wall or time.perf_counter() - began, cpu_s=_cpu(server) - before, rss_bytes=0, exit_code=code)
 
 
 def _cpu(server: int) -> float:

@@ -129,10 +129,10 @@ def main() -> None:
             samples = side_by_side(contenders, rounds=options.rounds, warm=not options.no_warm_up)
             print(show(workers, samples), flush=True)
             print(phases(Path(directory, "runs"), last=options.rounds), flush=True)
-            if "warm" in only:
-                print(show_warm(workers, Path(directory), options.rounds, partial(problem, workers)), flush=True)
             if not options.no_memory:
                 print(show_memory(workers, Path(directory), min(3, options.rounds), only), flush=True)
+            if "warm" in only:
+                print(show_warm(workers, Path(directory), options.rounds, partial(problem, workers)), flush=True)
 
 
 if __name__ == "__main__":

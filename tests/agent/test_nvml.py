@@ -209,7 +209,7 @@ def test_while_the_driver_hangs_samples_have_the_rest_and_then_its_gpus_again(gp
     gpus.hang()
     gpus.until(lambda found: not found)
     gpus.until(lambda _: "the driver of the GPUs does not answer" in gpus.warnings())
-    assert [rank.state for rank in gpus.samples()[-1].ranks] == ["S", "S"]
+    assert {rank.state for rank in gpus.samples()[-1].ranks} <= {"S", "R"}
     gpus.answer()
 
     assert [gpu.use for gpu in gpus.until(both)] == [90, 10]

@@ -80,7 +80,7 @@ def test_files_of_hosts_are_fetched_whole(rack: Rack) -> None:
     assert again.stdout.startswith("0 files fetched to every")
     assert gone.exit_code == 4
     assert gone.stderr.count("error[") == 1
-    assert f"not fetched from node 1 ({names[1]}): {names[1]}: {result['output_dir']}: No such file" in gone.stderr
+    assert f"not fetched from {names[1]} (node 1): {names[1]}: {result['output_dir']}: No such file" in gone.stderr
     assert "2 other files are in 'gone'" in gone.stderr
     assert (rack.directory / "gone" / names[0] / "results/rank-0.bin").read_bytes() == content(0)
     assert missing.exit_code == 2

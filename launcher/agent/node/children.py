@@ -163,7 +163,7 @@ class ServerProcess:
             cgroup.remove(self.cgroup, keep)
         if word >= 0:
             if "pid" in self.stays and not self._stands(word):
-                self.stays = {"reason": "it could not be found by others: a full disk, or a directory that is not ours"}
+                self.stays = {"reason": "its socket could not be made: a full disk, a long path, another's directory"}
             os.close(word)  # without a word it exits
         return left
 
