@@ -66,7 +66,7 @@ def test_settings_in_examples_are_accepted(distlaunch: Cli) -> None:
 
 
 def test_every_event_of_the_stream_is_in_its_table_and_no_other() -> None:
-    sent = set(re.findall(r'(?:event|_tell|encode_event|_keep)\(\s*"(\w+)"', AGENT)) | set(
+    sent = set(re.findall(r'(?:event|say|_tell|encode_event|_keep)\(\s*"(\w+)"', AGENT)) | set(
         re.findall(r'"event": "(\w+)"', AGENT)
     )
 
