@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from launcher.payload import agent_archive
 from testbed import wait_until
 from tests.command import Cli
 
@@ -34,10 +35,11 @@ def distlaunch(tmp_path: Path) -> Cli:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 3.7 MB. Request it before what writes to it, so that it is unmounted last."""
+    """A file system with 1.3 MB beside an agent. Request it before what writes to it, so that it is unmounted last."""
     directory = tmp_path / "small"
     directory.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3712k", "none", str(directory)], capture_output=True)
+    size = f"size={(len(agent_archive.packed()) >> 10) + 1280}k"
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", size, "none", str(directory)], capture_output=True)
     if mounted.returncode:
         pytest.skip("no file system can be mounted here")
     yield directory

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tests.command import Cli
 
 LIMIT_S = 120.0
-CONTENT = bytes(range(256)) * 16_000
-WRITES = "import os\nos.makedirs('out')\nopen('out/model.pt', 'wb').write(bytes(range(256)) * 16_000)\n"
+CONTENT = bytes(range(256)) * 20_000
+WRITES = "import os\nos.makedirs('out')\nopen('out/model.pt', 'wb').write(bytes(range(256)) * 20_000)\n"
 
 
 @pytest.fixture
