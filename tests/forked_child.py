@@ -118,7 +118,7 @@ def end(code: int, inherited: frozenset[str]) -> None:
             setattr(sys, name, None)
     threading.excepthook = lambda _: None  # of daemon threads, which an interpreter stops while it finalizes
     libc = ctypes.CDLL(None)
-    own = [module for name, module in sys.modules.items() if name not in inherited]
+    own = [module for name, module in [*sys.modules.items()] if name not in inherited]
     for module in [sys.modules["__main__"], *reversed(own)]:
         names = getattr(module, "__dict__", {})
         for name in reversed([name for name in names if not name.startswith("__")]):
