@@ -170,8 +170,8 @@ def run_as_alice(rack: Rack, groups: dict[str, list[Path]]) -> None:
     for gate in gates:
         gate.open()
 
-    for host in hosts:
-        assert re.search(rf"{host.name}: in use by (alice|{UID})'s run {run} since \d\d:\d\d", refused.stderr), refused
+    both = ", ".join(host.name for host in hosts)
+    assert re.search(rf"{both}: in use by (alice|{UID})'s run {run} since \d\d:\d\d", refused.stderr), refused
     assert launcher.end() == 0, launcher
     assert sorted(launcher.stdout.splitlines()) == [f"[{rank}:{rank}] user {UID} home {HOME}" for rank in (0, 1)]
     for rank, (directory, (argv, cgroup)) in enumerate(zip(directories, seen, strict=True)):

@@ -49,7 +49,7 @@ class Server:
         started = encode_event("agent_started", node, version=1, run=RUN, host=f"h{node}", pid=1, start_ticks=1)
         done = encode_event("done", node, result="success", exit_code=0, cause=None, restarts=0, duration_s=1.0)
         printed = [
-            (self._start + number * _EVERY_S, encode(f"{node}.{node}| {line(node, number)}\n".encode()))
+            (self._start + number * _EVERY_S, encode(f"[{node}:{node}] {line(node, number)}\n".encode()))
             for number in range(1 if node < self._silent else self._lines)
         ]
         return [(self._start, encode(started)), *printed, (self._start + self._lines * _EVERY_S, encode(done))]

@@ -44,7 +44,7 @@ def test_a_hundred_pods_are_followed_by_few_threads(tmp_path: Path) -> None:
     assert 2 < most <= 16
     for node in range(PODS):
         first, *printed, last = (tmp_path / "nodes" / str(node) / "stream").read_text().splitlines()
-        assert printed == [f"{node}.{node}| {line(node, number)}" for number in range(LINES)]
+        assert printed == [f"[{node}:{node}] {line(node, number)}" for number in range(LINES)]
         assert ('"event":"agent_started"' in first, '"event":"done"' in last) == (True, True)
 
 

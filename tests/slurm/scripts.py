@@ -63,4 +63,4 @@ def found(done: Result) -> list[list[str]]:
 def printed(directory: Path) -> list[str]:
     """What the workers of a run's nodes have written, in node order."""
     paths = sorted(directory.glob("nodes/*/stream"))
-    return [line for path in paths for line in path.read_text().splitlines() if "| " in line]
+    return [line for path in paths for line in path.read_text().splitlines() if re.match(r"\[\d+:\d+\] ", line)]
