@@ -48,7 +48,7 @@ def test_a_hang_is_reported_with_its_stacks_and_the_odd_rank(distlaunch: Cli) ->
 
 
 def has_begun(stream: Path) -> bool:
-    return b"| ready" in stream.read_bytes()
+    return b"] ready" in stream.read_bytes()
 
 
 def test_stacks_that_somebody_asked_for_are_one_entry_of_all_nodes(distlaunch: Cli) -> None:

@@ -143,7 +143,7 @@ def test_a_rendered_step_runs_by_hand_wherever_its_directory_is(shells: dict[str
     assert done.stdout.splitlines() == [*written, "ended 0"], done.stderr
     streams = [login.cli.directory / f"elsewhere/by hand/nodes/{rank}/stream" for rank in (0, 1)]
     for rank, stream in enumerate(streams):
-        (line,) = re.findall(rf"(?m)^{rank}\.{rank}\| found (.*)$", stream.read_text())
+        (line,) = re.findall(rf"(?m)^\[{rank}:{rank}\] found (.*)$", stream.read_text())
         assert line.startswith(f"{rank} 0 2 n")
         assert line.endswith(" a b")
     assert not login.cli.runs.exists()

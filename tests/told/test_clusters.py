@@ -38,7 +38,7 @@ def test_a_requeued_job_keeps_the_ids_of_its_trackers_and_is_told_once(slurm: Sl
         ended = run.end()
 
     assert ended.exit_code == 0, ended.stderr
-    lines = [line.partition("ids ")[2] for line in run.text().splitlines() if "| ids " in line]
+    lines = [line.partition("ids ")[2] for line in run.text().splitlines() if "] ids " in line]
     ids = {(rank, *json.loads(rest)[:3]) for rank, _, rest in (line.partition(" ") for line in lines)}
     assert len(lines) == 4
     assert ids == {("0", run.id, "allow", run.id), ("1", f"{run.id}-rank1", "allow", run.id)}
