@@ -116,7 +116,7 @@ def test_a_rendered_folder_runs_by_hand_after_it_has_moved(local: Place, bundled
     assert started.returncode == 0, started.stderr
     lines = [line for line in started.stdout.splitlines() if not line.startswith("{")]
     assert bundled or met("\n".join(lines)) == ALL, lines
-    assert not bundled or {line[:2] for line in lines} >= {"0.", "1.", "2."}, lines
+    assert not bundled or {line[:3] for line in lines} >= {"[0:", "[1:", "[2:"}, lines
 
 
 def test_started_again_all_roles_are(roles: Roles) -> None:
