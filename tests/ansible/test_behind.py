@@ -143,7 +143,7 @@ def test_a_bastion_that_forwards_nothing_is_named(lab: Lab) -> None:
     finally:
         lab.bastion.change("AllowTcpForwarding")
     assert done.exit_code == 3
-    assert "n1: Stdio forwarding request failed: Session open refused by peer" in done.stderr
+    assert "n1, n2, n3: Stdio forwarding request failed: Session open refused by peer" in done.stderr
     assert "the sshd of the login node forwards nothing (AllowTcpForwarding)" in done.stderr
     assert {row["problem"] for row in listed} == {"Stdio forwarding request failed: Session open refused by peer"}
 

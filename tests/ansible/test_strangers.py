@@ -102,8 +102,7 @@ def test_no_changed_agent_or_file_runs(rack: Rack) -> None:
     put_directory(*second.path(rack.remote).glob(AGENT))
     healed = rack(*ask, "x.py")
     assert (healed.exit_code, healed.stdout.startswith("hello")) == (0, True), healed
-    for host in (first, second):
-        assert re.search(rf"{host.name}: \S+ does not match its name", healed.stderr), healed.stderr
+    assert re.search(r"n1, n2: \S+ does not match its name", healed.stderr), healed.stderr
     assert not trap(rack).exists()
     for host in (first, second):
         (agent,) = host.path(rack.remote).glob(AGENT)
