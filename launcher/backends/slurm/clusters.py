@@ -22,10 +22,15 @@ def placed(site: Site, handle: SlurmHandle) -> SlurmHandle:
 
 
 def running(site: Site, handle: SlurmHandle) -> Site:
-    """The one cluster that runs the job, as scontrol and srun take no more; the site itself if none does."""
+    """The one cluster that runs the job, as scontrol and srun take no more; the site itself if none does.
+
+    Several may know its id; of a step's job, which has no comment, one that has ended is another one.
+    """
     if "," not in site.clusters:
         return site
-    return next((one for one in _each(site) if _state(one, handle) not in ("", "PENDING", "REVOKED")), site)
+    states = [(one, _state(one, handle)) for one in _each(site)]
+    begun = [(one, state) for one, state in states if state not in ("", "PENDING", "REVOKED")]
+    return next((one for one, state in begun if state == "RUNNING"), begun[0][0] if begun else site)
 
 
 def _of(site: Site, handle: SlurmHandle) -> str:
