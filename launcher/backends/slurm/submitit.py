@@ -14,13 +14,16 @@ from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from submitit.core.utils import FailedSubmissionError
-from submitit.slurm.slurm import SlurmExecutor, SlurmInfoWatcher
-
 from launcher.backends.slurm import states
 from launcher.backends.slurm.states import job_of
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError
-from launcher.system import proc
+from launcher.system import install, proc
+
+try:
+    from submitit.core.utils import FailedSubmissionError
+    from submitit.slurm.slurm import SlurmExecutor, SlurmInfoWatcher
+except ImportError as error:
+    raise BackendUnavailableError("submitit is not installed", hint=install.command("slurm")) from error
 
 if TYPE_CHECKING:
     from subprocess import CompletedProcess
