@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import socket
+import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -94,6 +95,9 @@ class Asking:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as launcher:
             launcher.settimeout(_HANDS_OVER_S)
             launcher.connect("\0" + follower)
+            _, owner, _ = struct.unpack("3i", launcher.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if owner != os.getuid():  # the launcher has been killed, and a stranger has taken the name
+                return
             for host, rank in ranks.items():
                 request = {"call": "tail", "directory": found[host]["directory"], "node_rank": rank}
                 self._sessions[host].hand_over(launcher, json.dumps({"host": host}).encode(), request)
