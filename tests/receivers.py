@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from testbed import Host
 
+TOKEN = f"token-7F3a-{os.getpid()}"
+"""The secret part of each receiver's address; other tests that run now have another."""
+
 _CLONE_NEWNET = 0x40000000
 
 
@@ -67,7 +70,7 @@ class Receiver:
         address = (host.address if host else "127.0.0.1", 0)
         self.server = ThreadingHTTPServer(address, Handler) if host is None else _inside(host, address, Handler)
         self.address = f"{address[0]}:{self.server.server_port}"
-        self.url = f"http://{self.address}/token-7F3a"
+        self.url = f"http://{self.address}/{TOKEN}"
 
     @property
     def types(self) -> list[str]:
@@ -109,10 +112,10 @@ def receiver(*codes: int, location: str = "", host: Host | None = None) -> Itera
 def silent() -> Iterator[str]:
     """The URL of a server that takes connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"http://127.0.0.1:{server.getsockname()[1]}/token-7F3a"
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/{TOKEN}"
 
 
 def closed() -> str:
     """The URL of a port at which nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"http://127.0.0.1:{server.getsockname()[1]}/token-7F3a"
+        return f"http://127.0.0.1:{server.getsockname()[1]}/{TOKEN}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher.settings import quarantine
+from testbed import wait_until
 from tests.k8s.scripts import MEET
 
 if TYPE_CHECKING:
@@ -46,7 +47,10 @@ def test_two_nodes_are_examined_and_those_in_quarantine_are_left_out(pods: User,
     lists = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}
     owners = {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["list"]}
     waits = pods.follow("--name", "waits", "--gpus-per-node", "2", "--no-python", "sleep", "600")
-    (host,) = {pod["spec"]["nodeName"] for pod in pods.wait_pods(waits.run, 1)}
+    host = wait_until(
+        "its pod to have a node",
+        lambda: "".join(pod["spec"].get("nodeName", "") for pod in pods.pods(waits.run)),
+    )
     all_hosts = {each["host"]: each for each in pods("hosts", *ON, "--output", "json").json["result"]["hosts"]}
     poor = pods.with_rights("poor", [lists, owners])("hosts", *ON)
     nobody = pods.with_rights("nobody", [])("hosts", *ON)

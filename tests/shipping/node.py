@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 
+from launcher.agent import cause
 from launcher.agent.environment import stage
 from launcher.agent.environment.fetching import StoppedError
 from launcher.agent.environment.manifest import BringError
 from launcher.agent.job import Job
+from launcher.agent.network.endpoint import Endpoint
 
 
 def main() -> None:
@@ -19,6 +22,8 @@ def main() -> None:
     try:
         brought = part.bring()._asdict()
     except BringError as error:
+        why = cause.of_node(host="n", node=part.rank, message=str(error), time=time.time())
+        Endpoint(job).end(why)  # as its agent would
         brought = {"error": str(error), "secondary": isinstance(error, StoppedError)}
     print(json.dumps(brought), flush=True)
 

@@ -18,7 +18,7 @@ from testbed import wait_until
 from tests.ansible.behind import wait_end
 from tests.ansible.conftest import rack, racks  # noqa: F401 - fixtures
 from tests.k8s.conftest import own_kube, pods  # noqa: F401 - fixtures
-from tests.receivers import receiver
+from tests.receivers import TOKEN, receiver
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.receivers import Receiver
     from tests.slurm.laptop import Laptop
 
-TOKEN, SECRET = b"token-7F3a", b"s3cret-1Zq"
+SECRET = f"s3cret-1Zq-{os.getpid()}".encode()
 SIGNED = {"HOOK": SECRET.decode()}
 FAILS = "import sys; sys.exit('no data')"
 WAITS = """
@@ -60,7 +60,7 @@ def shown(directories: Iterable[Path]) -> dict[str, int]:
     found = {}
     for directory in directories:
         for path in directory.rglob("*"):
-            if path.is_file() and any(word in path.read_bytes() for word in (TOKEN, SECRET)):
+            if path.is_file() and any(word in path.read_bytes() for word in (TOKEN.encode(), SECRET)):
                 above = [each.stat().st_mode for each in path.parents if directory in (each, *each.parents)]
                 found[path.name] = path.stat().st_mode & 0o077 & min(mode | ~0o077 for mode in above)
     return found
@@ -74,7 +74,7 @@ def on_command_lines() -> list[str]:
             line = path.read_bytes()
         except OSError:
             continue
-        if int(path.parent.name) != os.getpid() and any(word in line for word in (TOKEN, SECRET)):
+        if int(path.parent.name) != os.getpid() and any(word in line for word in (TOKEN.encode(), SECRET)):
             found.append(line.replace(b"\0", b" ").decode(errors="replace"))
     return found
 
@@ -191,7 +191,7 @@ def test_a_pod_tells_of_a_detached_run_and_has_the_url_from_a_secret(pods: User)
         assert pods("wait", run).exit_code == 1
         texts = json.dumps([pods.pods(run), *listed(pods, "configmaps"), *listed(pods, "jobs")])
 
-    assert TOKEN.decode() not in texts
+    assert TOKEN not in texts
     assert SECRET.decode() not in texts
     held = shown([pods.cli.runs])
     assert not any(held.values()), held

@@ -9,7 +9,7 @@ import pytest
 
 from tests.ansible.conftest import rack, racks  # noqa: F401 - fixtures
 from tests.command import Cli
-from tests.receivers import receiver
+from tests.receivers import TOKEN, receiver
 from tests.slurm.conftest import Login, idle_afterwards
 
 if TYPE_CHECKING:
@@ -62,6 +62,6 @@ def test_over_ssh_a_launcher_takes_on_what_node_0_offers(rack: Rack) -> None:  #
     assert there.got[2].body["data"]["cause"]["class"] == "user_code"
     assert "not told" not in done.stderr
     (directory,) = rack.cli.runs.iterdir()
-    kept = [path for path in directory.rglob("*") if path.is_file() and b"token-7F3a" in path.read_bytes()]
+    kept = [path for path in directory.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
     assert {path.name for path in kept} <= {"notify", "run.json"}
     assert all(path.stat().st_mode & 0o077 == 0 for path in kept)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from testbed import wait_until
-from tests.receivers import closed, receiver, silent
+from tests.receivers import TOKEN, closed, receiver, silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,6 @@ print("waits", flush=True)
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.05)
 """
-TOKEN = "token-7F3a"
 
 
 @contextmanager

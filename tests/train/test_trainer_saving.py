@@ -79,7 +79,7 @@ def test_a_full_disk_is_reported_and_the_last_good_checkpoint_stays(
     good = checkpoints(world, small_disk, weight=1.0)
     good.save(one())
     good.finish()
-    big = of(world, small_disk, torch.nn.Linear(1000, 1000))
+    big = of(world, small_disk, torch.nn.Linear(1500, 1500))
 
     big.save(two())
     big.finish()
