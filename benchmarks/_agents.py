@@ -19,6 +19,7 @@ LOOK_S = 0.1
 SCRIPT = """#!/bin/sh
 if [ "$DISTLAUNCH_RANK" = 0 ]; then
     while [ ! -e "$1" ]; do sleep 0.1; done
+    rm "$1"
     exit 3
 fi
 exec sleep 3600
@@ -41,8 +42,11 @@ class Agents(NamedTuple):
     lost_s: float
     """The same, from the death of an agent."""
 
+    restart_s: float
+    """From the exit of a worker that fails to the start of the last worker of the next round."""
+
     cancel_s: float
-    """The same, from the command `cancel`."""
+    """From the command `cancel` to the end of the last agent."""
 
 
 class Run:
@@ -70,10 +74,15 @@ class Run:
         self.distlaunch(*self._argv, "/bin/true")
         return time.monotonic() - began
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
         """Start the workers that wait, and wait for them."""
-        self.id = self.distlaunch(*self._argv, "--detach", str(self._script), str(self.go)).strip()
+        self.id = self.distlaunch(*self._argv, *options, "--detach", str(self._script), str(self.go)).strip()
         self.until("worker_started")
+
+    def fail(self) -> float:
+        """Have one worker fail; when that was."""
+        self.go.touch()
+        return min(float(event["time"]) for event in self.until("worker_exited", but=self.nodes - 1))
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The events of that name, of all nodes."""
@@ -82,14 +91,16 @@ class Run:
             found += [json.loads(line) for line in path.read_bytes().splitlines() if wanted in line]
         return found
 
-    def until(self, name: str, *, but: int = 0) -> list[dict[str, Any]]:
-        """Wait until all nodes, but some, have written such an event."""
+    def until(self, name: str, *, but: int = 0, round_: int = 0) -> list[dict[str, Any]]:
+        """Wait until all nodes, but some, have written such an event, of a round if it has one."""
         limit = time.monotonic() + LIMIT_S
-        while len(found := self.events(name)) < self.nodes - but:
+        while True:
+            found = [event for event in self.events(name) if event.get("round", round_) == round_]
+            if len(found) >= self.nodes - but:
+                return found
             if time.monotonic() > limit:
                 raise SystemExit(f"{len(found)} of {self.nodes} nodes have written {name} in {LIMIT_S:.0f} s")
             time.sleep(LOOK_S)
-        return found
 
     def ended(self, since: float, *, but: int = 0) -> float:
         """The seconds from that time to the last node's end."""
@@ -126,17 +137,17 @@ def measure(nodes: int) -> Agents:
         whole_s = run.whole()
         run.start()
         mib = run.mib()
-        run.go.touch()
-        failed_at = min(float(event["time"]) for event in run.until("worker_exited", but=nodes - 1))
-        failure_s = run.ended(failed_at)
+        failure_s = run.ended(run.fail())
         lost = Run(Path(name), nodes)
         lost.start()
         victim = next(event for event in lost.events("agent_started") if event["node"] == nodes - 1)
         killed_at = time.time()
         os.kill(victim["pid"], signal.SIGKILL)
         lost_s = lost.ended(killed_at, but=1)
-        cancelled = Run(Path(name), nodes)
-        cancelled.start()
+        again = Run(Path(name), nodes)
+        again.start("--max-restarts", "1")
+        failed_at = again.fail()
+        restart_s = max(float(event["time"]) for event in again.until("worker_started", round_=1)) - failed_at
         asked_at = time.time()
-        cancelled.distlaunch("cancel", cancelled.id)
-        return Agents(nodes, whole_s, mib, failure_s, lost_s, cancelled.ended(asked_at))
+        again.distlaunch("cancel", again.id)
+        return Agents(nodes, whole_s, mib, failure_s, lost_s, restart_s, again.ended(asked_at))

@@ -11,7 +11,8 @@ on how fast this machine is; seconds do, as all nodes share its CPUs. The slope 
 over the logarithm of the number of nodes: 0 is constant, 1 is linear, 2 is quadratic.
 
 With --agents, runs of real agents and fork servers follow, with a worker each: whole runs, the memory of a node, and
-the seconds until the last agent has ended after a worker has failed, an agent was killed, and `cancel`.
+the seconds until the last agent has ended after a worker has failed, an agent was killed, and `cancel`, and until the
+last worker has started again after one has failed.
 """
 
 from __future__ import annotations
@@ -170,8 +171,8 @@ def show(results: Sequence[Result]) -> None:
 
 def show_agents(results: Sequence[_agents.Agents]) -> None:
     """Print the table of real agents."""
-    print("| nodes | whole run s | MiB/node | failure s | killed agent s | cancel s |")
-    print("| --- " * 6 + "|")
+    print("| nodes | whole run s | MiB/node | failure s | killed agent s | restart s | cancel s |")
+    print("| --- " * 7 + "|")
     for each in results:
         print(f"| {each.nodes} | " + " | ".join(f"{value:.2f}" for value in each[1:]) + " |")
     print("| slope | " + " | ".join(slope(results, name) for name in _agents.Agents._fields[1:]) + " |")
