@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from typing import List, Tuple
@@ -15,6 +16,8 @@ _COMPILE_S, _START_S, _UNPACK_S = 900.0, 60.0, 600.0
 _CODE = "import encodings, sys; print(sys.prefix, *sys.version_info[:2])"
 _OLDEST = (3, 9)
 _ORIGINALS = "originals"
+_MADE = rb"""(?m)^\s*(?:export )?VIRTUAL_ENV=["']?(/[^"'\n]+)"""
+"""Where a virtual environment was made, in its `activate`."""
 
 
 def place(store: Store, digest: str, manifest: Manifest) -> str:
@@ -50,11 +53,11 @@ def _lay(store: Store, top: str, manifest: Manifest) -> int:
     for directory in sorted({os.path.dirname(path) for path in _paths(manifest)}):
         os.makedirs(os.path.join(top, directory), mode=0o755, exist_ok=True)
     os.makedirs(os.path.join(top, _ORIGINALS), exist_ok=True)
-    own = 0
+    own, former = 0, _former_places(store, manifest)
     for file in manifest.files:
         target = os.path.join(top, file.path)
         # conda-unpack writes to its files, so none may be a link.
-        own_text = _read(store, file) if manifest.kind == CONDA else _changed(store, top, file, manifest)
+        own_text = _read(store, file) if manifest.kind == CONDA else _changed(store, top, file, manifest, former)
         if own_text:
             _write(target, own_text, file)
             own += len(own_text)
@@ -82,7 +85,7 @@ def _write(target: str, data: bytes, file: File) -> None:
     os.utime(target, (STAMP_S, STAMP_S))
 
 
-def _changed(store: Store, top: str, file: File, manifest: Manifest) -> bytes:
+def _changed(store: Store, top: str, file: File, manifest: Manifest, former: bytes) -> bytes:
     """The text of a file that names where the environment is, for its place here; empty if it is as it was."""
     directory, _name = os.path.split(file.path)
     settings = file.path == f"{ENV}/pyvenv.cfg"
@@ -91,10 +94,20 @@ def _changed(store: Store, top: str, file: File, manifest: Manifest) -> bytes:
     data = _read(store, file)
     if settings:
         return _settings(data, top, manifest)
-    old, new = os.fsencode(manifest.source), os.fsencode(os.path.join(top, ENV))
-    if b"\0" in data or old not in data:
+    if b"\0" in data or not re.search(former, data):
         return b""
-    return data.replace(old, new)
+    new = os.fsencode(os.path.join(top, ENV))
+    return re.sub(former, lambda _: new, data)
+
+
+def _former_places(store: Store, manifest: Manifest) -> bytes:
+    """A pattern of the environment's place as its scripts name it: where it was read, or where it was made."""
+    found = [os.fsencode(manifest.source)]
+    for file in manifest.files:
+        if file.path == f"{ENV}/bin/activate" and file.size <= _TEXT_BYTES:
+            found += [match[1] for match in re.finditer(_MADE, _read(store, file))][:1]
+    longest_first = sorted({re.escape(place.rstrip(b"/")) for place in found}, key=len, reverse=True)
+    return rb"(?:%s)(?![\w.-])" % b"|".join(longest_first)
 
 
 def _settings(data: bytes, top: str, manifest: Manifest) -> bytes:
