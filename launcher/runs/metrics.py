@@ -31,6 +31,7 @@ FAMILIES = {
     "run_loss": "The loss that the script tells.",
     "run_eta_seconds": "Time to the last step.",
     "run_findings": "Ranks and hosts that differ from the others by more than is usual.",
+    "run_hangs": "Whether it hangs: 1 or 0.",
     "node_last_seen_timestamp_seconds": "The last sign of life of a node's agent.",
     "node_workers": "Workers that run on a node.",
     "node_lost_lines": "Lines of a node's workers that were not kept.",

@@ -70,6 +70,7 @@ def _of_run(made: Page, run: Run, state: Status) -> None:
     made.add("run_restarts", state["restarts"], run=run.id)
     made.add("run_exit_code", state["exit_code"], run=run.id)
     made.add("run_findings", len(state["findings"]), run=run.id)
+    made.add("run_hangs", any(each["kind"] == "hang" for each in state["findings"]), run=run.id)
     _of_usage(made, run.id, state)
     if (told := state["progress"]) is not None:
         made.add("run_step", told["step"], run=run.id)

@@ -57,8 +57,10 @@ def test_a_hang_is_shown_until_the_run_goes_on(distlaunch: Cli, start: Callable[
     assert "is in apart (gates.py:10" in now["ranks"][0]["odd"]
     assert seen("status")["progress"]["eta_s"] is None
     assert "odd      " in distlaunch("status", run).stdout
+    assert f'distlaunch_run_hangs{{run="{run}"}} 1' in distlaunch("metrics", run).stdout
 
     for gate in gates:
         gate.open("w").close()
     wait_until("the end of the hang", lambda: not shown(), limit_s=LIMIT_S)
     assert seen("top")["findings"] == []
+    assert f'distlaunch_run_hangs{{run="{run}"}} 0' in distlaunch("metrics", run).stdout

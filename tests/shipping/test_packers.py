@@ -22,7 +22,7 @@ UV = shutil.which("uv") or str(environments.ROOT / ".venv-uv/bin/uv")
 OWN = environments.SCRIPT + "print('tool:', os.popen('tool').read())\n"
 
 
-def brought(distlaunch: Cli, source: Path, store: Path, **more: str) -> Result:
+def brought(distlaunch: Cli, source: Path, store: Path, **more: str | None) -> Result:
     """A run that brings this, and has printed where its module and its program's module are from."""
     script = str(distlaunch.write("where.py", OWN))
     words = ("--nproc-per-node", "1", "--env-ship", str(source), "--env-ship-dir", str(store))
