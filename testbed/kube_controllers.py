@@ -203,7 +203,8 @@ class Controller:
             (self.directory / "init.yaml").write_text(INIT_CONTAINER)
             values["pytorch-init-container-template-file"] = str(self.directory / "init.yaml")
         (program,) = self.kind.build.programs
-        enter = f'mount --bind "$0" {CERTIFICATES} && exec "$@"'
+        run = 'while :; do "$@"; sleep 1; done' if self.kind.started_again else 'exec "$@"'
+        enter = f'mount --bind "$0" {CERTIFICATES} && {run}'
         argv = ("unshare", "--mount", "--propagation", "slave", "sh", "-c", enter, str(self.directory))
         schemes = (f"--enable-scheme={name}" for name in self.kind.schemes)
         return self.kube.controller.daemon(

@@ -67,6 +67,9 @@ class Kind:
     objects: tuple[Object, ...] = ()
     """Objects to create once it runs."""
 
+    started_again: bool = False
+    """Whether it exits when the API server is slow, as it elects a leader in any case: a Deployment starts it again."""
+
 
 KINDS = {
     "jobset": Kind(
@@ -98,6 +101,7 @@ KINDS = {
         overlay="manifests/overlays/standalone",
         health="8080/healthz",
         flags={"kube-api-qps": "100", "kube-api-burst": "200"},
+        started_again=True,
     ),
     "kueue": Kind(
         build=kube_builds.KUEUE,
