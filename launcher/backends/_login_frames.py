@@ -21,7 +21,6 @@ once=$3
 shift 3
 for pair; do eval "o_${pair%%=*}=${pair##*=}"; done
 quiet=0
-turn=0
 words=
 left=
 last_words() {
@@ -63,13 +62,10 @@ EOF
         echo end
         exit
     fi
-    turn=$((turn + every))
-    if [ $turn -gt 4 ]; then
-        turn=0
-        now=$(head -c 160 nodes/*/last_words tasks/*/nodes/*/last_words 2>/dev/null)
-        case $now in *'{'*) [ "$now" = "$words" ] || last_words ;; *) [ -z "$left" ] || last_words ;; esac
-        words=$now
-    fi
+    # In each turn: how a node has ended may be in there, and a launcher gives it 2 s to arrive.
+    now=$(head -c 160 nodes/*/last_words tasks/*/nodes/*/last_words 2>/dev/null)
+    case $now in *'{'*) [ "$now" = "$words" ] || last_words ;; *) [ -z "$left" ] || last_words ;; esac
+    words=$now
     quiet=$((quiet + every))
     if [ "$sent" ] || [ $quiet -gt 4 ]; then
         quiet=0

@@ -32,6 +32,12 @@ def ended(here: Path, *args: str) -> str:
     return run.id
 
 
+def login(here: Path) -> None:
+    (here / "distlaunch.toml").write_text('[clusters.far]\nbackend = "slurm"\nlogin = "me@far.invalid"\n')
+    theirs, ours = result_of(here, "login")["logins"], distlaunch.logins()
+    assert ours == theirs == [{"cluster": "far", "login": "me@far.invalid", "open": False, "lasts": None}]
+
+
 def stacks(here: Path) -> None:
     run = distlaunch.submit("work.py", ["wait"], nproc_per_node=2)
     for rank in (0, 1):

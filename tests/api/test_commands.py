@@ -11,13 +11,22 @@ import pytest
 import distlaunch
 from launcher import backends
 from launcher.cli.group import command_names
+from testbed.running import Running
 from tests import envelope
-from tests.api.commands import ended, metrics, report, result_of, serve, stacks, top
+from tests.api.commands import ended, login, metrics, report, result_of, serve, stacks, top
 from tests.command import Cli
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+GATE = """\
+import os, time
+print("rank", os.environ["RANK"], flush=True)
+while not os.path.exists("gate"):
+    time.sleep(0.01)
+raise ValueError("this is wrong")
+"""
 
 
 def as_result(run: distlaunch.Run) -> dict[str, Any]:
@@ -102,12 +111,6 @@ def clusters(here: Path) -> None:
     assert next((each["cluster"], each["nodes"], each["problem"] is None) for each in ours) == ("lab", 1, True)
 
 
-def login(here: Path) -> None:
-    (here / "distlaunch.toml").write_text('[clusters.far]\nbackend = "slurm"\nlogin = "me@far.invalid"\n')
-    theirs, ours = result_of(here, "login")["logins"], distlaunch.logins()
-    assert ours == theirs == [{"cluster": "far", "login": "me@far.invalid", "open": False, "lasts": None}]
-
-
 def status(here: Path) -> None:
     run = ended(here, "fail")
     assert result_of(here, "status", run) == distlaunch.get(run).status()
@@ -121,11 +124,15 @@ def logs(here: Path) -> None:
 
 def attach(here: Path) -> None:
     """Its lines and its end are what `events` gives."""
-    run = distlaunch.submit("work.py", ["fail"], nproc_per_node=2)
-    done = Cli(here)("attach", run.id, "--tail", "all", "--output", "jsonl")
-    shown = [json.loads(line) for line in done.stdout.splitlines()]
+    (here / "gate.py").write_text(GATE)
+    run = distlaunch.submit("gate.py", nproc_per_node=2)
+    attached = Running(Cli(here).start("attach", run.id, "--tail", "all", "--output", "jsonl"))
+    attached.until('"type": "line"')  # of a run that has ended, it shows only how
+    (here / "gate").touch()
+    assert attached.end() == 1
+    shown = [json.loads(line) for line in attached.stdout.splitlines()]
+    attached.close()
     events = list(run.events())
-    assert done.exit_code == 1
     assert of_command(shown[-1]["result"]) == as_result(run)
     lines = [each["text"] for each in shown if each["type"] == "line"]
     assert lines == [each.text for each in events if isinstance(each, distlaunch.WorkerLine) and each.rank == 0]
