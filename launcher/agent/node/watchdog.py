@@ -25,6 +25,7 @@ WARN, END, RESTART = "warn", "end", "restart"
 
 _LOOKS = 10
 _LOOK_S = 10.0
+_NEVER = float("inf")
 
 
 class Watchdog:
@@ -42,8 +43,9 @@ class Watchdog:
         self._reads = 0
         self._since = time.monotonic()
         self._quiet: Optional[bool] = None
-        self._told = False
-        """Whether a hang was reported since there was output."""
+        self._next_at = 0.0
+        """When a hang may be reported: not until there was output since the last one. If something was done about it,
+        not while workers may still be ending."""
 
     def patience(self, now: float) -> float:
         """Seconds until `look` must be called again."""
@@ -61,7 +63,7 @@ class Watchdog:
         silent_s = now - self._since
         quiet = bool(self._workers) and (silent_s >= self._after_s if running else silent_s > 0)
         if quiet != self._quiet:
-            self._quiet, self._told = quiet, False
+            self._quiet, self._next_at = quiet, 0.0 if self._next_at == _NEVER else self._next_at
             self._server.group.send({"quiet": quiet})
 
     def hear(self, message: GroupToAgent) -> None:
@@ -91,16 +93,16 @@ class Watchdog:
         first, second = map(judging.sample, message["samples"])
         hang = judging.judge(first, second, message["between_s"])
         moves = self._workers.output.reads != self._reads  # since the last look: a worker has written, or ended
-        if hang is None or not self._quiet or moves or self._told:
+        if hang is None or not self._quiet or moves or time.monotonic() < self._next_at:
             return
-        self._told = True
+        self._next_at = _NEVER
         silent_s = round(time.monotonic() - self._since, 1)
         action = self._place.job.on_hang
         self._out.event(
             "hang", silent_s=silent_s, odd=hang.odd, message=hang.message, groups=hang.groups, action=action
         )
         if action in (END, RESTART):
-            self._told = False  # if nothing comes of it, once more
+            self._next_at = time.monotonic() + self._after_s + self._place.job.grace_s
             self._server.group.send({"act": self._decided(hang, second.hosts, silent_s, final=action == END)})
 
     def _decided(self, hang: Hang, hosts: Dict[int, str], silent_s: float, *, final: bool) -> Act:

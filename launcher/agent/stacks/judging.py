@@ -28,7 +28,7 @@ class Sample(NamedTuple):
 
     groups: List[Stack]
     used: Dict[int, Tuple[float, int]]
-    """CPU seconds, and bytes read and written, by rank, with the processes below it."""
+    """CPU seconds, and bytes read and written, by rank that runs, with the processes below it."""
 
     hosts: Dict[int, str]
     """By rank."""
@@ -58,8 +58,8 @@ def sample(answers: Sequence[Dict[str, Any]]) -> Sample:
 def judge(first: Sample, second: Sample, between_s: float) -> Optional[Hang]:
     """Whether the run hung all that time; None if it may have computed."""
     before, after = _by_rank(first), _by_rank(second)
-    if not after or set(before) != set(after):
-        return None  # ranks have started or ended
+    if not after or not second.used or set(before) != set(after):
+        return None  # ranks have started or ended; or all have ended, and the next round has not begun
     waiting, idle, busy = [], [], []
     for rank, stack in after.items():
         same = _place(before[rank]) == _place(stack)
