@@ -72,7 +72,8 @@ class Progress:
     def tell_waits(self) -> None:
         """Name slow hosts from time to time."""
         now = time.monotonic()
-        late = [host for host, since in list(self._waiting.items()) if now - since > _PATIENCE_S]
+        waiting = [item for item in list(self._waiting.items()) if item[0] not in self._sent]
+        late = [host for host, since in waiting if now - since > _PATIENCE_S]
         if late and self._step != "lease" and now - self._said > _PATIENCE_S:
             self._said = now
             output.note(f"{self._step}: waiting for {folded(late)}")
