@@ -133,7 +133,17 @@ def test_what_neither_has_is_one_error(rack: Rack, tmp_path: Path, store: Path) 
 
     first = rack.ssh.hosts[0].name
     assert done.exit_code == 2
-    assert f"{first}: {tmp_path}/nowhere is neither on this machine nor on {first}, node 0: name one" in done.stderr
+    assert f"]: {tmp_path}/nowhere is neither on this machine nor on {first}, node 0: name one" in done.stderr
+
+
+def test_what_is_no_environment_is_one_error_if_only_this_machine_has_it(rack: Rack, source: Path, store: Path) -> None:
+    (source / "bin/python3").unlink()
+    (source / "bin/python").unlink()
+    with private(rack, source.parent):
+        done = run(rack, source, store)
+
+    assert done.exit_code == 2
+    assert f"]: env-ship {source}: {source} is not a Python environment: it has no bin/python" in done.stderr
 
 
 def test_a_full_disk_of_node_0_is_one_error_and_leaves_no_half_files(rack: Rack, source: Path, store: Path) -> None:

@@ -87,12 +87,12 @@ class Here:
         self._say(f"unpacking {self._path}")
         return sources.unpacked(self._path, self._own, sources.list_of_packed(self._kept, self._path))
 
-    def lacking(self, told: Dict[str, Any]) -> List[int]:
-        """The indices of the pieces that a host lacks, by its answer. Raises `BringError`."""
+    def lacking(self, told: Dict[str, Any]) -> Optional[List[int]]:
+        """The indices of the pieces that a host lacks; None if its answer does not tell."""
         try:
             return indices(told, len(self._pieces))
-        except LostError as error:
-            raise BringError(f"its answer is not an agent's: {error}") from error
+        except LostError:
+            return None
 
     def size_of(self, lacking: List[int]) -> int:
         """How many bytes these pieces have."""

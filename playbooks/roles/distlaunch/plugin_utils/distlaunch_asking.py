@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _PROBLEM_CHARACTERS = 4000
 _HANDS_OVER_S = 10.0
-_OF_PROBLEMS = ("problem", "unreachable", "late", "refused", "lease", "setup", "ssh", "proxied", "python_used")
+_OF_PROBLEMS = ("problem", "here", "unreachable", "late", "refused", "lease", "setup", "ssh", "proxied", "python_used")
 
 
 class Asking:
@@ -100,8 +100,8 @@ class Asking:
         found = {}
         for host, answer in answers.items():
             if answer.get("problem"):
-                clearer = "unreachable" if answer.get("unreachable") else "settings" if answer.get("refused") else ""
-                found[host] = {"kind": clearer or kind, "message": str(answer["problem"]).strip()}
+                clearer = next((name for name in ("unreachable", "here") if answer.get(name)), kind)
+                found[host] = {"kind": clearer, "message": str(answer["problem"]).strip()}
         self.result["problems"].update(found)
         if found:
             self.report(problems=found)

@@ -16,11 +16,9 @@ if TYPE_CHECKING:
 
     from distlaunch_asking import Answer, Asking
 
-_TIMES = 10
-"""How many times longer than other requests one part may take."""
-
-_LAST_TIMES = 15
-"""The same for the last one: the environment is made then."""
+_TIMES = {"list": 10, "pieces": 3, "make": 15}
+"""How many times longer than other requests these may take: another run may make the same environment, a part of some
+megabytes is sent, and programs of the environment run."""
 
 
 class Environment:
@@ -45,33 +43,38 @@ class Environment:
             return answer
         if mark is None:
             where = "name one that is here, or on a disk that all hosts see"
-            return {"problem": f"{source} is neither on this machine nor on {host}, node 0: {where}", "refused": True}
+            return {"problem": f"{source} is neither on this machine nor on {host}, node 0: {where}", "here": True}
         try:
             with self._sending.opened(source, lambda text: self._asking.report(progress=text)) as here:
                 return self._send(host, here, has_other=bool(answer.get("other")))
         except (self._sending.BringError, OSError) as error:
-            return {"problem": f"env-ship {source}: {error}", "refused": True}
+            return {"problem": f"env-ship {source}: {error}", "here": True}
 
     def _send(self, host: str, here: Any, *, has_other: bool) -> Answer:
-        asking, times = self._asking, _TIMES
-        answer = asking.ask(host, {"do": "list"}, zlib.compress(here.encoded, 1), times=times)
-        if answer.get("problem"):
-            return answer
+        asking = self._asking
+        answer = self._ask(host, "list", zlib.compress(here.encoded, 1))
         there = str(answer.get("directory"))
-        lacking = here.lacking(answer)
+        lacking = None if answer.get("problem") else here.lacking(answer)
+        if lacking is None:
+            return {"problem": "its answer is not an agent's: it does not tell what it lacks", **answer}
         size, done = here.size_of(lacking), 0
         self._tell(host, there, here, size, has_other=has_other)
         for part in here.parts(lacking):
             with asking.part_of(host, done, part.raw_bytes, size):
-                answer = asking.ask(host, {"do": "pieces"}, part.data, times=times)
+                answer = self._ask(host, "pieces", part.data)
             if answer.get("problem"):
                 return {**answer, "problem": f"while the environment was sent to {there}: {answer['problem']}"}
             done += part.raw_bytes
         asking.report(progress=f"making the environment in {there} of {host}")
-        answer = asking.ask(host, {"do": "make"}, times=_LAST_TIMES)
-        notes = [f"removed from {host}, as it was not used for longest: {one}" for one in answer.get("removed") or ()]
+        answer = self._ask(host, "make")
+        removed = answer.get("removed")
+        why = f"removed from {host}, as it was not used for longest: the environment from"
+        notes = [f"{why} {path}" for path in (removed if isinstance(removed, list) else [])]
         asking.note([f"env-ship: {note}" for note in (*here.notes, *notes)])
         return {**answer, "sent_bytes": size}
+
+    def _ask(self, host: str, what: str, payload: bytes | None = None) -> Answer:
+        return self._asking.ask(host, {"do": what}, payload, times=_TIMES[what])
 
     def _tell(self, host: str, there: str, here: Any, size: int, *, has_other: bool) -> None:
         """Say what is sent, and why, unless the host has all of it."""
