@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from testbed import Host
     from testbed.running import Running
+    from tests.ansible.behind import Lab
     from tests.ansible.conftest import Rack
     from tests.command import Result
 
@@ -208,3 +209,14 @@ def whole(host: Host, store: Path) -> list[Path]:
 def half(host: Host, store: Path) -> list[Path]:
     """The files that a host still receives, or has left."""
     return [path for path in host.path(store).glob("objects/*/*") if re.search(r"\.\d+$", path.name)]
+
+
+def test_it_is_sent_through_a_login_node_too(lab: Lab, source: Path, store: Path) -> None:
+    rack = lab.rack
+    rack.write("where.py", environments.SCRIPT)
+    with private(rack, store, source.parent):
+        done = lab.run(*words(source, store, 2), "--log-ranks", "all", "where.py")
+
+    assert done.exit_code == 0, done.stderr
+    assert sent(done)
+    environments.check(environments.lines(done.stdout), 2, store)
