@@ -99,7 +99,12 @@ def test_what_only_this_machine_has_is_sent_to_node_0_once(rack: Rack, source: P
         third = run(rack, source, store)
         check(rack, third, store)
 
+        requeued = rack.shell("requeue", environments.latest(rack.cli))
+        waited = rack.shell("wait", environments.latest(rack.cli))
+
     assert sent(first) == "22 of 22 MB"
+    assert not sent(requeued)
+    assert (requeued.exit_code, waited.exit_code) == (0, 0), requeued.stderr + waited.stderr
     assert "which does not see it" in first.stderr
     assert not sent(again)
     assert sent(third) == "2 of 24 MB"

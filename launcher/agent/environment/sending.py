@@ -27,7 +27,7 @@ HEAD = struct.Struct("!II")
 """Before each piece: its index, and the number of its bytes as they are sent."""
 
 _KEPT = "~/.distlaunch/environments"
-_PART_BYTES = 16 << 20
+_PART_BYTES = 8 << 20
 _COMPRESSORS = 4
 _LEVEL = 1
 _LOOKED_AT = ("", "pyvenv.cfg", "bin", "conda-meta")

@@ -266,7 +266,7 @@ class Playbook:
             self._progress.enter(step, said["hosts"], self.answers)
         self.problems.update(said.get("problems", {}))
         if "progress" in said:
-            output.progress(said["progress"])
+            self._progress.tell(said["progress"])
         if "waits" in said:
             output.note(said["waits"])
         self.notes += said.get("notes", [])
