@@ -183,15 +183,20 @@ def lost_connection(_launcher: Running, host: Host) -> None:
 def test_after_a_break_no_half_files_are_left_and_the_next_start_goes_on(
     rack: Rack, source: Path, store: Path, breaks: Callable[[Running, Host], None], code: int, says: str
 ) -> None:
-    for number in range(12):
+    for number in range(3):
         (source / f"lib/large{number}.bin").write_bytes(os.urandom(2 * MB))
+    (source / "lib/largest.bin").write_bytes(os.urandom(32 * MB))
     first = rack.ssh.hosts[0]
     with private(rack, store, source.parent):
         first.slow_link(rate_kbit=20_000)
         try:
             rack.write("where.py", environments.SCRIPT)
             launcher = rack.start(*words(source, store, 2), "where.py")
-            wait_until("some files to be there", lambda: len(whole(first, store)) > 2, limit_s=120)
+            wait_until(
+                "a part of the largest file to be there",
+                lambda: len(whole(first, store)) == 3 and half(first, store),
+                limit_s=120,
+            )
             breaks(launcher, first)
             assert launcher.end() == code, launcher
         finally:
