@@ -194,7 +194,8 @@ def test_a_full_disk_is_one_error(tmp_path: Path, source: Path) -> None:
 def test_a_source_that_node_0_does_not_see_is_one_error(tmp_path: Path) -> None:
     results = brought(tmp_path, tmp_path / "nowhere", 2)
 
-    assert results[0]["error"] == f"{tmp_path}/nowhere is not on node 0, from which all other nodes would get it"
+    lost = f"{tmp_path}/nowhere is not on node 0, from which all other nodes would get it"
+    assert results[0]["error"] == f"{lost}: name one on a disk that node 0 sees"
     assert not results[0]["secondary"]
     assert results[1]["secondary"]
 

@@ -73,9 +73,8 @@ class Serving:
             wire.send(bytes=len(encoded))
             wire.send_bytes(encoded)
             return
-        for first, last in _ranges(asked, len(shelf.pieces)):
-            for index in range(first, last + 1):
-                self._hand_out(wire, shelf, index, check=bool(asked.get("again")))
+        for index in indices(asked, len(shelf.pieces)):
+            self._hand_out(wire, shelf, index, check=bool(asked.get("again")))
 
     def _hand_out(self, wire: Wire, shelf: Shelf, index: int, *, check: bool) -> None:
         fd, piece = None, shelf.pieces[index]
@@ -92,15 +91,18 @@ class Serving:
             self.sent_bytes += piece.size
 
 
-def _ranges(asked: Message, count: int) -> List[Tuple[int, int]]:
-    """The pieces that are asked for. Raises `LostError`."""
+def indices(asked: Message, count: int) -> List[int]:
+    """The pieces that are asked for, of so many, in ascending order. Raises `LostError`."""
     try:
         found = [(int(first), int(last)) for first, last in asked["pieces"]]
     except (KeyError, TypeError, ValueError) as error:
         raise LostError(f"not understood: {error}") from error
-    if not all(0 <= first <= last < count for first, last in found):
-        raise LostError("there is no such piece")
-    return found
+    before = -1
+    for first, last in found:
+        if not before < first <= last < count:
+            raise LostError("there is no such piece")
+        before = last
+    return [index for first, last in found for index in range(first, last + 1)]
 
 
 def ranges(indices: List[int]) -> List[List[int]]:

@@ -33,12 +33,25 @@ class Piece(NamedTuple):
         return min(PIECE_BYTES, self.file.size - self.offset)
 
 
+def pieces_of(manifest: Manifest) -> List[Piece]:
+    """All pieces, in the order of the manifest; each content once."""
+    found: List[Piece] = []
+    seen = set()
+    for file in manifest.files:
+        key = (file.name, file.executable)
+        if key not in seen:
+            seen.add(key)
+            first = len(found)
+            found += [Piece(file, number, first) for number in range(len(file.digests))]
+    return found
+
+
 class Shelf:
-    """All pieces, in the order of the manifest; each content once. Threads wait for those that are still to come."""
+    """The pieces that are here. Threads wait for those that are still to come."""
 
     def __init__(self, store: Store, manifest: Manifest) -> None:
         self.store = store
-        self.pieces: List[Piece] = []
+        self.pieces = pieces_of(manifest)
         self.received_bytes = 0
         self.problem = ""
         """Why no more pieces will come."""
@@ -50,13 +63,6 @@ class Shelf:
         self._parts: Dict[int, Tuple[int, int]] = {}
         """By the index of its first piece, a content that is being written: its descriptor, and the missing pieces."""
 
-        seen = set()
-        for file in manifest.files:
-            key = (file.name, file.executable)
-            if key not in seen:
-                seen.add(key)
-                first = len(self.pieces)
-                self.pieces += [Piece(file, number, first) for number in range(len(file.digests))]
         self._here = bytearray(len(self.pieces))
         for piece in self.pieces:
             if piece.number == 0 and store.has(piece.file):

@@ -9,18 +9,18 @@ import os
 import shutil
 import subprocess
 import tarfile
-from typing import Iterator, NamedTuple, Optional
+from typing import Iterator, List, NamedTuple, Optional, Tuple
 
 from . import content
 from .listing import listed, read_piece
-from .manifest import BASE, ENV, BringError, Manifest, decode
-from .shelf import Shelf
+from .manifest import BASE, ENV, BringError, File, Manifest, decode
+from .shelf import Piece, Shelf
 from .store import Store, errors_of_disk
 
 TAR = (".tar.gz", ".tgz", ".tar")
 SQUASHFS = (".squashfs", ".sqsh", ".sqfs")
 LIST = "environment.json"
-"""Next to spec.json, the list that a launcher has made."""
+"""Next to spec.json, the list that a launcher has made, or has sent with the environment itself."""
 
 _UNPACK_S = 3600.0
 
@@ -38,39 +38,54 @@ class Source(NamedTuple):
 
 @contextlib.contextmanager
 def opened(path: str, store: Store, told: str) -> Iterator[Source]:
-    """The environment at a path; `told`: the list of a launcher, if it has made one. Raises `BringError`."""
-    if not os.path.exists(path):
-        raise BringError(f"{path} is not on node 0, from which all other nodes would get it")
-    if os.path.isdir(path):
-        yield _of_directory(path, store, told)
+    """The environment at a path; `told`: the list of a launcher, if there is one. Raises `BringError`."""
+    known = known_list(told)
+    if known is not None and (os.path.isdir(path) or not Shelf(store, known.manifest).lacking):
+        yield known
         return
-    kept = os.path.join(store.directory, "lists", f"{_name(path, os.stat(path))}.files")
-    with contextlib.suppress(OSError, BringError):
-        with open(kept, "rb") as file:
-            encoded = file.read()
-        manifest = decode(encoded)
-        if not Shelf(store, manifest).lacking:  # nothing has to be unpacked
-            yield Source(encoded, manifest, None)
-            return
+    if not os.path.exists(path):
+        raise BringError(
+            f"{path} is not on node 0, from which all other nodes would get it: name one on a disk that node 0 sees"
+        )
+    if os.path.isdir(path):
+        yield of_directory(path, store.directory)
+        return
+    kept = list_of_packed(store.directory, path)
+    known = known_list(kept)
+    if known is not None and not Shelf(store, known.manifest).lacking:  # nothing has to be unpacked
+        yield known
+        return
     directory = os.path.join(store.directory, f"unpacked-{os.getpid()}")
     try:
         with errors_of_disk(store.directory):
-            _unpack(path, directory)
-        manifest = listed(directory, "")._replace(source=os.path.realpath(path))
-        encoded = manifest.encode()
-        with open(kept, "wb") as file:
-            file.write(encoded)
-        yield Source(encoded, manifest, directory)
+            found = unpacked(path, directory, kept)
+        yield found
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _of_directory(path: str, store: Store, told: str) -> Source:
-    with contextlib.suppress(FileNotFoundError), open(told, "rb") as file:
+def of_directory(path: str, kept: str) -> Source:
+    """The environment in a directory; `kept`: where what is known of its files is kept. Raises `BringError`."""
+    manifest = listed(path, list_of(kept, path))
+    return Source(manifest.encode(), manifest, None)
+
+
+def unpacked(path: str, directory: str, kept: str) -> Source:
+    """The environment in a packed file, which is unpacked to the directory; `kept`: the file that gets its list."""
+    _unpack(path, directory)
+    manifest = listed(directory, "")._replace(source=os.path.realpath(path))
+    encoded = manifest.encode()
+    with open(kept, "wb") as file:
+        file.write(encoded)
+    return Source(encoded, manifest, directory)
+
+
+def known_list(path: str) -> Optional[Source]:
+    """The environment with the list in a file; None if there is no such file, or if it is damaged."""
+    with contextlib.suppress(OSError, BringError), open(path, "rb") as file:
         encoded = file.read()
         return Source(encoded, decode(encoded), None)
-    manifest = listed(path, list_of(store.directory, path))
-    return Source(manifest.encode(), manifest, None)
+    return None
 
 
 def list_of(directory: str, path: str) -> str:
@@ -79,9 +94,11 @@ def list_of(directory: str, path: str) -> str:
     return os.path.join(directory, "lists", f"{name}.json")
 
 
-def _name(path: str, about: os.stat_result) -> str:
+def list_of_packed(directory: str, path: str) -> str:
+    """The file that keeps the list of an environment that is packed."""
+    about = os.stat(path)
     mark = json.dumps([os.path.realpath(path), about.st_mtime_ns, about.st_size, about.st_ino])
-    return hashlib.sha256(mark.encode("ascii")).hexdigest()[:32]
+    return os.path.join(directory, "lists", f"{hashlib.sha256(mark.encode('ascii')).hexdigest()[:32]}.files")
 
 
 def _unpack(path: str, directory: str) -> None:
@@ -109,24 +126,33 @@ def _unpack(path: str, directory: str) -> None:
 
 def read(source: Source, shelf: Shelf) -> None:
     """Read what is missing into the store. Raises `BringError`."""
-    manifest, lacking = source.manifest, shelf.lacking
+    for index, data in contents(source, shelf.pieces, shelf.lacking):
+        if not shelf.put(index, data):
+            raise changed(source, shelf.pieces[index].file)
+    assert not shelf.lacking, source.manifest.source
+
+
+def contents(source: Source, pieces: List[Piece], lacking: List[int]) -> Iterator[Tuple[int, bytes]]:
+    """The files of these pieces, piece by piece, with the index of each. Raises `BringError`."""
     at = 0
     while at < len(lacking):
-        file, first = shelf.pieces[lacking[at]].file, shelf.pieces[lacking[at]].first
+        file, first = pieces[lacking[at]].file, pieces[lacking[at]].first
         path = _path(source, file.path)
-        changed = BringError(f"{path} has changed since it was listed: start again")
         try:
             stream = content.opened(path)
         except OSError as error:
             raise BringError(f"{path} cannot be read: {error.strerror}") from error
         if stream is None:
-            raise changed
+            raise changed(source, file)
         with stream:
             for number in range(len(file.digests)):
-                if not shelf.put(first + number, read_piece(stream)):
-                    raise changed
+                yield first + number, read_piece(stream)
         at += len(file.digests)
-    assert not shelf.lacking, manifest.source
+
+
+def changed(source: Source, file: File) -> BringError:
+    """A file is not what was listed."""
+    return BringError(f"{_path(source, file.path)} has changed since it was listed: start again")
 
 
 def _path(source: Source, path: str) -> str:

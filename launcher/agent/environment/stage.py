@@ -14,7 +14,6 @@ from ..job import Job
 from ..network import ports, routes
 from ..network.endpoint import Endpoint
 from ..protocol import encode_event
-from ..system import users
 from . import source
 from .chain import Chain, Member, Stop
 from .fetching import Fetching, Self, StoppedError
@@ -22,7 +21,7 @@ from .manifest import BringError, decode, digest_of
 from .placing import place
 from .serving import Serving
 from .shelf import Shelf
-from .store import Store
+from .store import Store, default_directory
 from .wire import Limits, LostError
 
 _LOOK_S = 0.05
@@ -163,8 +162,7 @@ class NodePart:
         return self._first(endpoint) if self.rank == 0 else self._other(endpoint)
 
     def _open_store(self) -> None:
-        own = f"/var/tmp/distlaunch-{users.name_of(os.getuid())}"  # noqa: S108 - private to us
-        self.store = Store(self._about.get("dir") or own)
+        self.store = Store(self._about.get("dir") or default_directory())
 
     # -- node 0 -------------------------------------------------------------------------------------------------------
 

@@ -16,13 +16,18 @@ import json
 import os
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from ..system import files, trust
+from ..system import files, trust, users
 from .manifest import STAMP_S, BringError, File, Manifest
 
 _NETWORK = (
     *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "glusterfs", "afs", "panfs", "fuse.sshfs"),
 )
 _DONE, _LOCK, _NEW = ".json", ".lock", ".new"
+
+
+def default_directory() -> str:
+    """Where a node keeps environments by default."""
+    return f"/var/tmp/distlaunch-{users.name_of(os.getuid())}"  # noqa: S108 - private to us
 
 
 class FullError(BringError):

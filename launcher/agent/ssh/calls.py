@@ -75,6 +75,7 @@ def converse(request: Request) -> Optional[Callable[[], None]]:
         "look": leases.look,
         "survey": leases.survey,
         "files": user_files.unpack,
+        "environment": _environment,
         "start": run.start,
         "reach": run.reach,
         "ended": run.ended,
@@ -99,6 +100,12 @@ def converse(request: Request) -> Optional[Callable[[], None]]:
             break
         request = json.loads(sys.stdin.buffer.readline() or b"null")
     return task
+
+
+def _environment(request: Request) -> Request:
+    from . import environment  # few runs bring one
+
+    return environment.bring(request, answer)
 
 
 def _tail(request: Request) -> None:

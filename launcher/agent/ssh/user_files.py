@@ -24,18 +24,20 @@ class HostError(Exception):
     """A call failed on this host; the message is for the user."""
 
 
-class _Rest:
+class Rest:
     """A number of bytes of stdin, as a file."""
 
     def __init__(self, size: int) -> None:
         self._left = size
 
     def read(self, size: int = -1) -> bytes:
+        """As a file's."""
         data = sys.stdin.buffer.read(self._left if size < 0 else min(size, self._left))
         self._left -= len(data)
         return data
 
     def skip(self) -> None:
+        """Read all of it."""
         while self.read(1 << 20):
             pass
 
@@ -48,7 +50,7 @@ def unpack(request: Request) -> Request:
     base = os.path.expanduser(request["dir"])
     target = os.path.join(base, "snapshots", request["digest"])
     temporary = f"{target}.{os.getpid()}.new"
-    source = _Rest(request["bytes"])
+    source = Rest(request["bytes"])
     try:
         os.makedirs(temporary, mode=0o700)
         with tarfile.open(fileobj=source, mode="r|*") as tar:  # type: ignore[call-overload]  # only `read` is needed

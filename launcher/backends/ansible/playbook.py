@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _LIMIT_S = 1800.0
 _END_S = 15.0
+_SEND_S = 86400.0
+"""An environment may have to be sent over a slow line. Each of its parts has a limit of its own."""
 
 
 def texts(plan: AnsiblePlan) -> dict[str, str]:
@@ -46,15 +48,15 @@ def texts(plan: AnsiblePlan) -> dict[str, str]:
         "job.json": json.dumps(plan.request(), indent=2) + "\n",
         **({"setup.sh": plan.setup + "\n"} if plan.setup else {}),
         **({"container.json": json.dumps(plan.container, indent=2) + "\n"} if plan.container else {}),
-        **directory_texts(plan.inventory, plan.settings, plan.variables),
+        **directory_texts(plan.inventory, plan.settings, plan.variables, more_s=_SEND_S if plan.job.env_ship else 0.0),
     }
 
 
 def directory_texts(
-    inventory: Sequence[str], settings: Mapping[str, str], variables: Mapping[str, Any]
+    inventory: Sequence[str], settings: Mapping[str, str], variables: Mapping[str, Any], more_s: float = 0.0
 ) -> dict[str, str]:
-    """What ansible-runner reads, and all playbooks."""
-    limit_s = _LIMIT_S + variables.get("distlaunch_wait_s", 0.0)
+    """What ansible-runner reads, and all playbooks. `more_s`: how much longer than usual they may run."""
+    limit_s = _LIMIT_S + more_s + variables.get("distlaunch_wait_s", 0.0)
     runner = {"job_timeout": limit_s, "pexpect_timeout": 1, "suppress_ansible_output": True}
     found = {
         "env/extravars": json.dumps(variables, indent=2) + "\n",
@@ -263,6 +265,8 @@ class Playbook:
         elif step:
             self._progress.enter(step, said["hosts"], self.answers)
         self.problems.update(said.get("problems", {}))
+        if "progress" in said:
+            self._progress.tell(said["progress"])
         if "waits" in said:
             output.note(said["waits"])
         self.notes += said.get("notes", [])

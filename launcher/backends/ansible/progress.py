@@ -31,6 +31,8 @@ class Progress:
         self._step, self._began, self._said = "", time.monotonic(), 0.0
         self._waiting: dict[str, float] = {}
         self._sent: dict[str, tuple[int, int]] = {}
+        self._told = False
+        """Whether the task itself has told what takes long in this step."""
 
     def enter(self, step: str, hosts: Sequence[str], answers: Answers) -> None:
         """Note that these hosts are asked for a step; `answers` are those of all steps so far."""
@@ -38,7 +40,7 @@ class Progress:
         if step != self._step:
             self.finish(answers)
             self._waiting.clear()
-            self._step, self._began = step, time.monotonic()
+            self._step, self._began, self._told = step, time.monotonic(), False
         self._waiting.update(dict.fromkeys(hosts, time.monotonic()))
         self._show(len(answers.get(step, {})))
 
@@ -48,8 +50,13 @@ class Progress:
         self._sent.pop(host, None)
         self._show(len(answers.get(self._step, {})))
 
+    def tell(self, text: str) -> None:
+        """Show what the current step does now."""
+        self._told = True
+        output.progress(text)
+
     def sent(self, host: str, done: int, size: int) -> None:
-        """Show how many bytes of the user's files were sent to a host."""
+        """Show how many bytes were sent to a host."""
         self._sent[host] = (done, size)
         done, size = (sum(each) for each in zip(*self._sent.values(), strict=True))
         to = host if len(self._sent) == 1 else f"{len(self._sent)} hosts"
@@ -73,6 +80,6 @@ class Progress:
         """Name slow hosts from time to time."""
         now = time.monotonic()
         late = [host for host, since in list(self._waiting.items()) if now - since > _PATIENCE_S]
-        if late and self._step != "lease" and now - self._said > _PATIENCE_S:
+        if late and self._step != "lease" and not self._told and now - self._said > _PATIENCE_S:
             self._said = now
             output.note(f"{self._step}: waiting for {folded(late)}")

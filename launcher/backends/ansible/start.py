@@ -73,6 +73,8 @@ def _check(nodes: int, running: playbook.Playbook) -> None:
         return
     problems = {host: clean(problem["message"]) for host, problem in running.problems.items()}
     kinds = {problem["kind"] for problem in running.problems.values()}
+    if kinds == {"here"}:  # it is not about the host
+        raise RequestError(next(iter(problems.values())))
     lines = hosts_lines(problems)
     asked = len(running.answers.get("preflight", {}))
     nobody = "Ansible reached no host: it reads a different inventory than distlaunch does"

@@ -15,7 +15,7 @@ import distlaunch_choice
 import distlaunch_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _PROBLEM_CHARACTERS = 4000
 _HANDS_OVER_S = 10.0
-_OF_PROBLEMS = ("problem", "unreachable", "late", "refused", "lease", "setup", "ssh", "proxied", "python_used")
+_OF_PROBLEMS = ("problem", "here", "unreachable", "late", "refused", "lease", "setup", "ssh", "proxied", "python_used")
 
 
 class Asking:
@@ -71,20 +71,37 @@ class Asking:
                 self.result["answers"].setdefault(step, {})[host] = answer
                 self.report(step=step, host=host, answer=answer)
             done_there = {key for key, value in answer.items() if value}
-            if {"agent", "unpacked", "signalled"} & done_there and "running" not in done_there:
+            if {"agent", "unpacked", "sent_bytes", "signalled"} & done_there and "running" not in done_there:
                 self.result["changed"] = True
             return answer
 
         self.report(step=step, hosts=list(hosts))
         return dict(zip(hosts, self._pool.map(one, hosts), strict=True))
 
-    def failed(self, answers: Mapping[str, Answer]) -> bool:
-        """Record the problems among these answers; returns whether there are any."""
+    @contextlib.contextmanager
+    def part_of(self, host: str, before: int, size: int, total: int) -> Iterator[None]:
+        """What is sent meanwhile is a part of a whole: so many of its bytes, after those `before`."""
+        session = self._sessions[host]
+        usual = session.on_sent
+        session.on_sent = lambda sent, of: self.report(host=host, sent=before + size * sent // of, bytes=total)
+        self.report(host=host, sent=before, bytes=total)
+        try:
+            yield
+        finally:
+            session.on_sent = usual
+
+    def note(self, notes: Sequence[str]) -> None:
+        """Add notes for the user."""
+        self.result["notes"] += notes
+        self.report(notes=list(notes))
+
+    def failed(self, answers: Mapping[str, Answer], kind: str = "host") -> bool:
+        """Record the problems among these answers; returns whether there are any. `kind`: theirs, if not clearer."""
         found = {}
         for host, answer in answers.items():
             if answer.get("problem"):
-                kind = "unreachable" if answer.get("unreachable") else "host"
-                found[host] = {"kind": kind, "message": str(answer["problem"]).strip()}
+                clearer = next((name for name in ("unreachable", "here") if answer.get(name)), kind)
+                found[host] = {"kind": clearer, "message": str(answer["problem"]).strip()}
         self.result["problems"].update(found)
         if found:
             self.report(problems=found)

@@ -1,4 +1,4 @@
-"""The start of a run on the chosen hosts: files, node 0, then all others at once."""
+"""The start of a run on the chosen hosts: files, the environment, node 0, then all others at once."""
 
 from __future__ import annotations
 
@@ -45,9 +45,11 @@ class Start:
         self._container = json.loads(text_of(args["container"]) or "null")
 
     def run(self) -> None:
-        """Send missing files, start node 0, then all others; if one cannot start, stop those that have."""
+        """Send what is missing, start node 0, then all others; if one cannot start, stop those that have."""
         asking, choice, first = self._asking, self._choice, self._choice["master"]
         if choice["lacking"] and asking.failed(asking.each("files", choice["lacking"], self._unpack)):
+            return
+        if self._job.get("env_ship") and asking.failed(asking.each("environment", [first], self._bring), "environment"):
             return
         answer = asking.each("start", [first], lambda host: self._start(host, addr=self._targets[host].addr))[first]
         if not answer.get("problem") and not _is_meeting_point(answer):
@@ -66,6 +68,12 @@ class Start:
     def _unpack(self, host: str) -> Answer:
         request = {"call": "files", "dir": self._args["dir"], "digest": self._args["digest"]}
         return self._asking.ask(host, request, self._args["payload"], times=_FILES_TIMES)
+
+    def _bring(self, host: str) -> Answer:
+        import distlaunch_environment  # few runs bring one
+
+        found = distlaunch_environment.Environment(self._asking, self._args["agent"], self._job["env_ship"])
+        return found.bring(host, self._directories[host])
 
     def _start(self, host: str, **where: Any) -> Answer:
         """Start the host's agent; `where` is the place where the nodes meet."""
