@@ -30,6 +30,9 @@ class Liveness:
     succeeded: bool = False
     """The cluster has recorded that the run as a whole succeeded, whatever is left of its nodes' streams."""
 
+    exits: Mapping[int, str] = field(default_factory=dict)
+    """Results of ended nodes whose streams are not brought here, by the exit codes of their agents."""
+
     @property
     def told(self) -> dict[str, Any]:
         """What an outcome takes into account besides the nodes' states."""

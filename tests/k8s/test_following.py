@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from launcher.backends.kubernetes import connecting
+from launcher.backends.kubernetes.demand import Demand
 from launcher.backends.kubernetes.following import Following
 from testbed import wait_until
 from tests.command import ROOT
@@ -26,7 +27,7 @@ def test_a_hundred_pods_are_followed_by_few_threads(tmp_path: Path) -> None:
         assert server.stdout is not None
         cluster = connecting.connect(server.stdout.readline().strip(), "", "")
         before, most = threading.active_count(), 0
-        following = Following(cluster, RUN, tmp_path, PODS)
+        following = Following(cluster, RUN, tmp_path, Demand(PODS))
         try:
 
             def complete() -> bool:
@@ -54,7 +55,7 @@ def test_pods_that_say_nothing_hold_no_thread_and_threads_end_with_the_follower(
         assert server.stdout is not None
         cluster = connecting.connect(server.stdout.readline().strip(), "", "")
         before = threading.active_count()
-        following = Following(cluster, RUN, tmp_path, 30)
+        following = Following(cluster, RUN, tmp_path, Demand(30))
         streams = [tmp_path / "nodes" / str(node) / "stream" for node in range(30)]
         wait_until("a line of each", lambda: all(b"line 0" in stream.read_bytes() for stream in streams))
         seen = streams[-1].stat().st_size

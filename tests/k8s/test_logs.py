@@ -13,6 +13,7 @@ import pytest
 
 from launcher.backends.kubernetes import api, logs
 from launcher.backends.kubernetes.api import ApiError, UnreachableError
+from launcher.backends.kubernetes.demand import Demand
 from launcher.backends.kubernetes.following import Following
 from launcher.backends.kubernetes.logs import NodeLog
 from launcher.backends.kubernetes.pod_logs import PodLogs
@@ -171,7 +172,7 @@ class NoLogs(FakeKubelet):
 
 def test_a_user_who_may_not_read_logs_is_told_which_right_is_missing(tmp_path: Path) -> None:
     cluster: Any = NoLogs([])
-    following = Following(cluster, "x-1", tmp_path, nodes=1)
+    following = Following(cluster, "x-1", tmp_path, Demand(1))
     try:
         error = wait_until("the failure", lambda: following.failure)
     finally:
