@@ -56,17 +56,15 @@ def of(
     if backend.brings_all(run.known):
         return None
     backend.bring(run.known, nodes)
-    if ranks is None:
-        output.note(told(run))
+    output.note(told(run))
     rank = terminal["rank"] if terminal else None
     return Bringing(run, backend, {*(ranks or ()), *(() if rank is None else (rank,))})
 
 
 def told(run: Run) -> str:
     """What is followed of a large run, and how to see more."""
-    nodes = amounts.counted(len(run.hosts), "node")
-    what = f"{nodes}: only the lines of node 0 are followed, and those of nodes that fail"
-    return f"{what}; those of others: distlaunch logs --node N {run.id}"
+    what = f"of {len(run.hosts)} nodes, only the logs of node 0, of ranks that are shown and of failures are followed"
+    return f"{what}; any other: distlaunch logs --node N {run.id}"
 
 
 def nodes_of(run: Run, ranks: Collection[int], workers: int | None) -> set[int]:

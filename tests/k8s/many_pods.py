@@ -4,7 +4,7 @@
 
 It prints the path of a kubeconfig. Each pod prints its lines, ten a second, and ends; the first SILENT ones
 print one and wait. Each connection to a log breaks
-off once, in the middle. Connections use TLS, as those to a real one.
+off once, in the middle. Connections use TLS, as those to a real one. `asked` tells what was asked of it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+from urllib.request import urlopen
 
 from launcher.agent.protocol import encode_event
 from launcher.agent.stream.plain import Encoder
@@ -31,6 +32,15 @@ def line(node: int, number: int) -> str:
     return f"rank {node} line {number}"
 
 
+def asked(kubeconfig: str) -> dict[str, int]:
+    """How often logs were opened, how many at once at most, and how many lists and pages of pods it has sent."""
+    cluster = json.loads(Path(kubeconfig).read_text(encoding="utf-8"))["clusters"][0]["cluster"]
+    trusted = ssl.create_default_context(cafile=cluster["certificate-authority"])
+    with urlopen(f"{cluster['server']}/asked", context=trusted, timeout=60) as answer:
+        found: dict[str, int] = json.load(answer)
+    return found
+
+
 class Server:
     """Answers GET requests about the run."""
 
@@ -38,6 +48,8 @@ class Server:
         self._pods, self._lines, self._silent = pods, lines, silent
         self._start = time.time()
         self._broken: set[int] = set()
+        self._open_logs = 0
+        self._asked = {"logs": 0, "logs_at_once": 0, "lists": 0, "pages": 0}
 
     @property
     def _over(self) -> bool:
@@ -99,7 +111,7 @@ class Server:
                 query = {key: values[0] for key, values in parse_qs(url.query).items()}
                 if url.path.endswith("/log"):
                     node = int(url.path.split("/")[-2].split("-")[-2])
-                    await self._stream(writer, self._lines_of(node, query))
+                    await self._stream(writer, self._counted(self._lines_of(node, query)))
                 elif "watch" in query:
                     await self._stream(writer, self._changes())
                 else:
@@ -116,12 +128,16 @@ class Server:
         metadata = {"resourceVersion": "1"}
         if name == "apis":
             return {"groups": [{"name": "batch"}]}
+        if name == "asked":
+            return self._asked
         if name == RUN:
             return self._job()
         if name == "jobs":
             items = [self._job()]
         if name == "pods":
             first = int(query.get("continue", 0))
+            self._asked["lists"] += first == 0
+            self._asked["pages"] += 1
             last = first + int(query.get("limit", self._pods))
             items = [self._pod(node) for node in range(first, min(last, self._pods))]
             metadata |= {"continue": str(last)} if last < self._pods else {}
@@ -135,6 +151,16 @@ class Server:
             await writer.drain()
         writer.write(b"0\r\n\r\n")
         await writer.drain()
+
+    async def _counted(self, lines: Any) -> Any:
+        self._open_logs += 1
+        self._asked["logs"] += 1
+        self._asked["logs_at_once"] = max(self._asked["logs_at_once"], self._open_logs)
+        try:
+            async for line in lines:
+                yield line
+        finally:
+            self._open_logs -= 1
 
     async def _lines_of(self, node: int, query: dict[str, str]) -> Any:
         for number, (when, text) in enumerate(self._log(node)):
