@@ -54,7 +54,8 @@ class Demand:
         """Read also the logs of those that ended badly, the earliest ones first, as far as they may explain the end."""
         if self.of_all:
             return
-        for pod in sorted((pod for pod in pods if ended_badly(pod)), key=_ended_at):
+        found = (pod for pod in pods if ended_badly(pod) and not self.names(pod.node))
+        for pod in sorted(found, key=_ended_at):
             # Those of former attempts do not count: a pod that ended before this one began.
             if sum(_ended_at(other) >= pod.created for other in self._failed.values()) < _EXPLAINED:
                 self._failed = {**self._failed, pod.node: pod}
