@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from launcher import output
 from launcher.errors import BackendUnavailableError, RequestError
 from launcher.results import run as results
-from launcher.runs import directories, exits, moves, records, status
+from launcher.runs import directories, moves, records, status, unread
 from launcher.runs.liveness import Liveness, NodeState
 from launcher.runs.reader import StreamReader
 from launcher.runs.sources import JOB_OUTPUT, Source
@@ -121,7 +121,7 @@ def _live_blocks(run: Run, backend: AnyBackend, *, follow: bool) -> Iterator[tup
     nodes = _Nodes(backend, handle)
     limit = time.monotonic() + _FEW_S
     try:
-        while not exits.added_to(report, alive).outcome(alive.nodes).final:
+        while not unread.added_to(report, alive).outcome(alive.nodes).final:
             chunks = stream.read(0.2 if follow else 2.0)
             for chunk in chunks:
                 yield chunk.node, chunk.data

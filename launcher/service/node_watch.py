@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.errors import LaunchError
-from launcher.runs import exits
+from launcher.runs import unread
 from launcher.runs.status import agent_stderr, last_words, last_words_time
 from launcher.service import limits
 from launcher.system.question import Question
@@ -51,11 +51,12 @@ class NodeWatch:
 
     def known(self) -> RunReport:
         """What the nodes have reported, with what only the backend knows of their results."""
-        return exits.added_to(self._report, self._liveness)
+        return unread.added_to(self._report, self._liveness)
 
     def done(self, node: int) -> bool:
         """Whether the node's result is known."""
-        return _done(self._report, node) or (self._liveness is not None and node in self._liveness.exits)
+        told = self._liveness.unread.get(node) if self._liveness else None
+        return _done(self._report, node) or (told is not None and told.result is not None)
 
     def hears(self, node: int) -> bool:
         """Whether the node's silence would mean something: its stream is brought here."""

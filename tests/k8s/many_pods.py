@@ -76,7 +76,8 @@ class Server:
 
     def _pod(self, node: int) -> dict[str, Any]:
         over, failed = self._over, self._fails >= 0
-        end = {"exitCode": int(failed), "reason": "Error" if failed else "Completed", "finishedAt": _END}
+        phase, reason = ("Failed", "Error") if failed else ("Succeeded", "Completed")
+        end = {"exitCode": int(failed), "reason": reason, "finishedAt": _END}
         state: dict[str, Any] = {"terminated": end} if over else {"running": {}}
         name = f"{RUN}-{node}-abcde"
         own = {
@@ -97,7 +98,7 @@ class Server:
             },
             "spec": {"nodeName": f"h{node}", "containers": [{**own, "env": env, "command": ["sh", "-c", "x" * 1500]}]},
             "status": {
-                "phase": ("Failed" if failed else "Succeeded") if over else "Running", "startTime": "2026-11-20T14:00:00Z",
+                "phase": phase if over else "Running", "startTime": "2026-11-20T14:00:00Z",
                 "qosClass": "Burstable", "hostIP": "10.0.0.1", "hostIPs": [{"ip": "10.0.0.1"}],
                 "podIP": "10.1.0.1", "podIPs": [{"ip": "10.1.0.1"}],
                 "conditions": [{"type": kind, "status": "True", **times} for kind in kinds], "containerStatuses": [own],

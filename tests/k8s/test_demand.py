@@ -103,7 +103,9 @@ def test_a_rank_that_is_shown_is_followed_and_so_is_one_of_a_node_that_is_named_
         assert beside.stdout is not None
         assert beside.stdout.readline() == b"[1:1] ready\n"
         assert streams(large, run.run) == ["0", "1", "2"]
-        assert large.state(run.run)["state"] == "running"
+        state = large.state(run.run)
+        assert (state["state"], [node["workers"] for node in state["nodes"]]) == ("running", [1, 1, 1])
+        assert all(node["host"] for node in state["nodes"])
         assert large("cancel", run.run).exit_code == 0
         done, rest = run.result(), beside.communicate(timeout=120)[0]
     finally:

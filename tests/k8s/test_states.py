@@ -170,6 +170,6 @@ def test_nodes_whose_logs_are_not_read_have_ended_as_their_exit_codes_tell() -> 
     demand.hear(each for known in pods for each in known)
     demand.ask([1])
 
-    assert demand.exits(pods, states) == {2: "preempted"}
-    assert Demand(6).exits(pods[:6], states[:6]) == {}
-    assert Demand(1000).exits(pods, states)[1] == "success"
+    assert demand.unread(pods, states) == {2: ("m", "preempted"), 5: ("m", None)}
+    assert Demand(6).unread(pods[:6], states[:6]) == {}
+    assert Demand(1000).unread(pods, states)[1] == ("m", "success")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from launcher.agent.failures import RESULTS
+from launcher.runs.liveness import Unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -60,13 +61,16 @@ class Demand:
             if sum(_ended_at(other) >= pod.created for other in self._failed.values()) < _EXPLAINED:
                 self._failed = {**self._failed, pod.node: pod}
 
-    def exits(self, pods: Sequence[Sequence[Pod]], states: Sequence[NodeState]) -> Mapping[int, str]:
-        """How the nodes have ended whose logs are not read, by their agents' exit codes."""
-        if self.of_all:
-            return {}
-        ended = [node for node, state in enumerate(states) if state == "ended" and pods[node] and node not in self]
-        found = {node: _RESULTS.get(_exit_code(pods[node][-1])) for node in ended}
-        return {node: result for node, result in found.items() if result is not None}
+    def unread(self, pods: Sequence[Sequence[Pod]], states: Sequence[NodeState]) -> Mapping[int, Unread]:
+        """The nodes whose logs are not read, and how they have ended, by their agents' exit codes."""
+        found = {}
+        for node, state in enumerate(() if self.of_all else states):
+            if not pods[node] or node in self:
+                continue
+            result = _RESULTS.get(_exit_code(pods[node][-1])) if state == "ended" else None
+            if state == "running" or result is not None:
+                found[node] = Unread(pods[node][-1].host, result)
+        return found
 
 
 def ended_badly(pod: Pod) -> bool:

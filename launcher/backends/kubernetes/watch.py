@@ -154,8 +154,8 @@ class RunWatch:
         ends.end_rest()
         lost = states.unheard(pods, restarts=self._restarts, context=self._handle["context"])
         detail = states.steady("" if over else lost or self._detail(pods, start_timeout_s), self._handle["name"])
-        well, exits = states.succeeded(owner), self.logs.demand.exits(pods, nodes)
-        return Liveness(nodes=tuple(nodes), detail=detail, causes=causes, succeeded=well, exits=exits)
+        well, unread = states.succeeded(owner), self.logs.demand.unread(pods, nodes)
+        return Liveness(nodes=tuple(nodes), detail=detail, causes=causes, succeeded=well, unread=unread)
 
     def _of_node(
         self, node: int, known: Sequence[Pod], end: pod_status.Object | None, noted: Cause | None, *, gone: bool
