@@ -173,3 +173,21 @@ def test_a_run_whose_agent_is_killed_or_whose_pod_is_deleted_starts_again(large:
         assert done.exit_code == 0, done.stderr
         assert "attempt 1" in done.stderr
         assert large.state(run.run)["state"] == "success"
+
+
+def test_what_needs_the_logs_of_other_nodes_reads_them(large: User) -> None:
+    """Fetching files, which a node's agent offers in its log, and asking all ranks where they are."""
+    large.write("waits.py", WAITS)
+    large.write("writes.py", "import os\nopen('out-' + os.environ['RANK'], 'w').write('x')\n")
+    waiting = large.detached("--nodes", "2", "waits.py")
+
+    fetched = large("k8s", "--nodes", "2", "--fetch", "out-*", "--fetch-node", "1", "--output", "json", "writes.py")
+    large.wait_printed(waiting, "ready", 2)
+    stacks = large("stacks", waiting, "--output", "json")
+
+    assert fetched.exit_code == 0, fetched.stderr
+    assert [file["path"] for file in fetched.json["result"]["fetched"]["files"]] == ["out-1"]
+    assert streams(large, fetched.json["result"]["run"]) == ["0", "1"]
+    assert stacks.exit_code == 0, stacks.stderr
+    assert sorted(rank for group in stacks.json["result"]["groups"] for rank in group["ranks"]) == [0, 1]
+    assert large("cancel", waiting).exit_code == 0
