@@ -60,7 +60,7 @@ def follow(scratch: str, kubeconfig: str, pods: int, lines: int) -> None:
 
 
 def status(scratch: str, kubeconfig: str) -> None:
-    """Ask how the run is from another machine's directory, in which nothing is known of it."""
+    """Ask how the run is in another directory. Few pods' logs are all there then, and nothing has to be asked."""
     there = Path(scratch, "elsewhere")
     there.mkdir()
     env = {**os.environ, **environment(str(there)), "KUBECONFIG": kubeconfig}

@@ -43,6 +43,16 @@ def test_a_log_that_breaks_off_again_and_again_is_whole(tmp_path: Path, seed: in
     assert (tmp_path / "stream").read_bytes() == text_of(kubelet.lines)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_logs_that_are_read_once_are_read_to_their_ends_over_connections_that_break(tmp_path: Path, seed: int) -> None:
+    kubelet: Any = FakeKubelet(some_lines(400, seed), seed)
+    kubelet.breaks = 1
+
+    PodLogs(tmp_path, handle(tmp_path, 1), lambda: kubelet).catch_up([[a_pod()]])
+
+    assert (tmp_path / "nodes/0/stream").read_bytes() == text_of(kubelet.lines)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_another_process_continues_where_one_was_killed(tmp_path: Path, seed: int) -> None:
     lines = some_lines(300, seed)

@@ -105,6 +105,11 @@ class NodeLog:
         lock = locking.locked(directory / "log.lock")
         return None if lock is None else cls(directory, node, cluster, lock)
 
+    @property
+    def size(self) -> int:
+        """How much of it is stored, in bytes."""
+        return self._stream.size
+
     def is_complete(self, pod: Pod) -> bool:
         """Whether the pod's whole log is stored."""
         return pod.uid in self._complete

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -118,8 +117,12 @@ class PodLogs:
             return
         try:
             for pod in known:
-                if pod.has_log and not log.is_complete(pod) and time.monotonic() < limit:
-                    with contextlib.suppress(api.UnreachableError):
+                grows = pod.has_log and not log.is_complete(pod)
+                while grows and time.monotonic() < limit:
+                    before, grows = log.size, False
+                    try:
                         log.catch_up(pod)
+                    except api.UnreachableError:
+                        grows = log.size > before  # the connection has only broken
         finally:
             log.close()
