@@ -114,7 +114,7 @@ def _records(
     """Whole lines and events of the streams."""
     readers = {node: StreamReader(ranks, node) for node in range(len(run.hosts)) if only in (None, node)}
     unfinished: dict[tuple[int, int, bool], bytes] = {}
-    for node, data in logs.blocks(run, readers, follow=follow):
+    for node, data in logs.blocks(run, readers, follow=follow, ranks=ranks):
         if not isinstance(node, int) or node not in readers:
             continue
         for record in readers[node].feed(data):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -203,6 +203,13 @@ class Backend(ABC, Generic[P, H, Opts]):
     def left(self, handle: H) -> str:  # noqa: ARG002 - for overrides
         """What is left of the run, in terms by which the user can find it; empty if unknown."""
         return ""
+
+    def brings_all(self, handle: H) -> bool:  # noqa: ARG002 - for overrides
+        """Whether `refresh` and `open_stream` bring all streams; else only those that tell how the run is."""
+        return True
+
+    def bring(self, handle: H, nodes: Iterable[int]) -> None:
+        """Have these nodes' streams brought, too, from now on, of a run of which not all are."""
 
     def refresh(self, handle: H) -> None:
         """Update the streams in the run's directory, if the launcher writes them there. Has its own time limit."""

@@ -14,7 +14,7 @@ from launcher.runs.sources import JOB_OUTPUT, Source
 from launcher.system import input_file, storage
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
 _POLL_S, _POLL_EARLY_S = 0.02, 0.004
@@ -51,13 +51,29 @@ def allow_files(count: int) -> int:
 class FileStream:
     """Follows the stream files as they grow."""
 
-    def __init__(self, run_dir: Path, nodes: int, offsets: Mapping[int, int], *, job_output: bool = False) -> None:
+    def __init__(
+        self, run_dir: Path, nodes: int | Iterable[int], offsets: Mapping[int, int], *, job_output: bool = False
+    ) -> None:
         """`job_output`: also follow the run directory's `job.out`, which the scheduler writes."""
-        self._paths: dict[Source, str] = {node: f"{run_dir}/nodes/{node}/stream" for node in range(nodes)}
-        if job_output:
-            self._paths[JOB_OUTPUT] = f"{run_dir}/job.out"
+        self._run_dir = run_dir
         self._offsets: dict[Source, int] = dict(offsets.items())
         self._files: dict[Source, BinaryIO] = {}
+        self._paths = self._streams(range(nodes) if isinstance(nodes, int) else nodes)
+        if job_output:
+            self._paths[JOB_OUTPUT] = f"{run_dir}/job.out"
+        self._arrange()
+
+    def include(self, nodes: Iterable[int]) -> None:
+        """Follow these nodes' streams, too."""
+        if new := self._streams(node for node in nodes if node not in self._paths):
+            self._paths.update(new)
+            self._arrange()
+
+    def _streams(self, nodes: Iterable[int]) -> dict[Source, str]:
+        return {node: f"{self._run_dir}/nodes/{node}/stream" for node in nodes}
+
+    def _arrange(self) -> None:
+        """Choose by the number of files how they are read."""
         self._kept = allow_files(min(len(self._paths), _MOST_OPEN))
         """How many files stay open; the others are opened for each read."""
 

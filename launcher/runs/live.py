@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from launcher.agent.protocol import Event
-from launcher.runs import progress, status, stragglers
+from launcher.runs import progress, status, stragglers, unread
 from launcher.runs.hanging import Hanging
 from launcher.runs.live_ranks import LiveRank, LiveRanks
 from launcher.runs.samples import NodeSample, RankSample, Series
@@ -67,7 +67,8 @@ class Live:
     def outcome(self) -> Outcome:
         """The run as a whole."""
         alive, told = (self._liveness.nodes, self._liveness.told) if self._liveness else ((), {})
-        return self._report.outcome(alive, cancel_requested=self._run.cancel_requested, **told)
+        report = unread.added_to(self._report, self._liveness)
+        return report.outcome(alive, cancel_requested=self._run.cancel_requested, **told)
 
     def top(self, now: float) -> Top:
         """Everything, the odd first; `now`: on our monotonic clock."""

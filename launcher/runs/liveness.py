@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from launcher.runs.node_report import Cause
 
 NodeState = Literal["pending", "running", "ended", "unknown"]
+
+
+class Unread(NamedTuple):
+    """A node whose stream is not brought here."""
+
+    host: str
+    result: str | None
+    """By its agent's exit code; None while it runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +37,9 @@ class Liveness:
 
     succeeded: bool = False
     """The cluster has recorded that the run as a whole succeeded, whatever is left of its nodes' streams."""
+
+    unread: Mapping[int, Unread] = field(default_factory=dict)
+    """What the cluster knows of nodes whose streams are not brought here: those that run, or whose result is known."""
 
     @property
     def told(self) -> dict[str, Any]:

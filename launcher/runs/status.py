@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from launcher.agent.protocol import Event, Foreign, Output
 from launcher.errors import StorageError
-from launcher.runs import events, lock, records
+from launcher.runs import events, lock, records, unread
 from launcher.runs.outcome import EXIT_CODES, Outcome, RunReport
 from launcher.system import input_file, storage
 
@@ -80,7 +80,7 @@ def observe(run: Run, liveness: Liveness | None = None) -> Outcome:
         if node.result is None and node.node < len(alive) and alive[node.node] == "ended":
             node.last_words.extend(agent_stderr(run, node.node, started=node.started is not None))
     told = liveness.told if liveness else {}
-    outcome = report.outcome(alive, cancel_requested=run.cancel_requested, **told)
+    outcome = unread.added_to(report, liveness).outcome(alive, cancel_requested=run.cancel_requested, **told)
     if outcome.final and _settled(outcome):
         with suppress(StorageError):
             records.finish(run, outcome.to_json())

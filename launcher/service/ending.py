@@ -95,7 +95,8 @@ class Ending:
 
     def _others_know(self) -> bool:
         """Whether all remaining agents are shutting down, as they have noticed that one has exited."""
-        left = (node for node in self._report.nodes if node.result is None and self._nodes.alive[node.node] != "ended")
+        left = (node for node in self._nodes.known().nodes if node.result is None)
+        left = (node for node in left if self._nodes.alive[node.node] != "ended" and self._nodes.hears(node.node))
         return all(node.failing or node.stopping for node in left)
 
     def _ends_the_run(self, node: NodeReport) -> bool:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from launcher.backends._base import AnyBackend
     from launcher.runs.outcome import Outcome
     from launcher.runs.records import Run
+    from launcher.service.bringing import Bringing
     from launcher.service.fetching import Fetching
     from launcher.service.interrupts import Interrupts, Unattended
     from launcher.service.notices import Teller
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
 class Errands:
     """Requests that run in the background."""
 
-    def __init__(self, run: Run, backend: AnyBackend, fetching: Fetching | None = None) -> None:
-        self._fetching = fetching
+    def __init__(
+        self, run: Run, backend: AnyBackend, fetching: Fetching | None = None, bringing: Bringing | None = None
+    ) -> None:
+        self._fetching, self._bringing = fetching, bringing
         self._run, self._handle, self._backend = run, run.handle, backend
         self._errands: list[tuple[str, Question[None]]] = []
         self._teller = _teller(run, backend)
@@ -57,6 +60,8 @@ class Errands:
         """Fetch files while a node waits for that; grant the claim again to a run that has it and was started again."""
         if self._teller is not None:
             self._teller.event(node, record)
+        if self._bringing is not None:
+            self._bringing.event(node, record)
         won = self._run.won
         if record.name == "claim_wanted" and won is not None and won["claim"] is None and record.fields.get("attempt"):
             self._errands.append(("grant", Question(lambda: rival.grant(self._run, self._backend), "grant")))

@@ -16,7 +16,7 @@ from launcher.doctor.findings import Finding
 from launcher.doctor.reports import Reports
 from launcher.errors import LaunchError, SpecError, StorageError
 from launcher.runs.reader import StreamReader
-from launcher.service import launch
+from launcher.service import bringing, launch
 from launcher.settings import config, quarantine, verdicts
 from launcher.system import amounts, storage
 
@@ -199,6 +199,7 @@ def send(planned: launch.Launch, interrupts: Interrupts | Unattended) -> tuple[R
 
 def _collect(request: Request, run: Run) -> tuple[list[dict[str, Any]], dict[int, dict[str, Any]]]:
     """The reports and facts in the nodes' streams, read from the start."""
+    bringing.everything(run, request.backend)
     stream = request.backend.open_stream(run.known)
     readers = {node: StreamReader(None, node) for node in range(len(run.hosts))}
     found = Reports(len(run.hosts))

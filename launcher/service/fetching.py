@@ -13,7 +13,7 @@ from launcher.service import fetch
 from launcher.system.question import Question
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from launcher.results.files import Fetched
     from launcher.runs.records import Run
@@ -38,6 +38,10 @@ class Fetching:
 
         self.result: Fetched | None = None
         self.error: LaunchError | None = None
+
+    def nodes(self, run: Run) -> Iterable[int]:
+        """The nodes whose agents may wait."""
+        return range(len(run.hosts)) if self._nodes == fetch.ALL else [int(self._nodes)]
 
     def ready(self, run: Run, rank: int, *, failed: bool) -> None:
         """Begin in the background with a node whose agent waits for that."""

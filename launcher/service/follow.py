@@ -17,7 +17,7 @@ from launcher.runs import records
 from launcher.runs.reader import StreamReader
 from launcher.runs.sources import JOB_OUTPUT, Source
 from launcher.runs.status import report_of
-from launcher.service import limits
+from launcher.service import bringing, limits
 from launcher.service.ending import Ending
 from launcher.service.errands import Errands
 from launcher.service.node_watch import NodeWatch
@@ -64,7 +64,7 @@ class Follower:
         self._workers = json_lines.or_plain(view.ranks)
         self._terminal = _terminal(view.terminal, self._workers) if view.terminal else None
         self._announcer = Announcer(
-            run.hosts,
+            run.hosts if backend.brings_all(run.handle) else run.hosts[:1],  # it awaits what they report
             self._workers,
             backend=backend.name,
             explain=view.explain,
@@ -74,7 +74,9 @@ class Follower:
             more_cpus=backend.more_cpus,
         )
         self._nodes = NodeWatch(run, backend, self._report, self._announcer, self._take)
-        self._errands = Errands(run, backend, view.fetching)
+        needed = view.fetching.nodes(run) if view.fetching else ()
+        brought = bringing.of(run, backend, view.ranks, view.terminal, needed)
+        self._errands = Errands(run, backend, view.fetching, brought)
         self._ending = Ending(
             run, self._report, self._nodes, self._errands, interrupts=leaving.interrupts, workers=self._workers
         )
@@ -222,7 +224,8 @@ class Follower:
                 terminal.only_looks_on(connect)
 
     def _outcome(self) -> Outcome:
-        return self._report.outcome(self._nodes.alive, cancel_requested=self._ending.asked(), **self._nodes.told)
+        report = self._nodes.known()
+        return report.outcome(self._nodes.alive, cancel_requested=self._ending.asked(), **self._nodes.told)
 
 
 def _terminal(lent: LentTerminal, workers: WorkerOutput) -> Terminal:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from launcher import output
 from launcher.errors import BackendUnavailableError, RequestError
 from launcher.results import run as results
-from launcher.runs import directories, moves, records, status
+from launcher.runs import directories, moves, records, status, unread
+from launcher.runs.liveness import Liveness, NodeState
 from launcher.runs.reader import StreamReader
 from launcher.runs.sources import JOB_OUTPUT, Source
-from launcher.service import observe
+from launcher.service import bringing, observe
 from launcher.system import input_file, storage
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from launcher.backends._base import AnyBackend
     from launcher.runs.handle import Handle
-    from launcher.runs.liveness import NodeState
+    from launcher.runs.reader import Wanted
     from launcher.runs.records import Run
 
 _BLOCK_BYTES = 1 << 20
@@ -46,16 +47,20 @@ def _is_being_submitted(run: Run) -> bool:
     return not run.submitted and (status.current(run) or results.nothing("unknown"))["state"] == "pending"
 
 
-def blocks(run: Run, nodes: Iterable[Source], *, follow: bool) -> Iterator[tuple[Source | None, bytes]]:
+def blocks(
+    run: Run, nodes: Iterable[Source], *, follow: bool, ranks: Wanted | None = None
+) -> Iterator[tuple[Source | None, bytes]]:
     """Blocks of the nodes' streams from the run's directory, or of all nodes from the backend while that is incomplete.
 
-    A block without a source means that nothing has arrived for a while.
+    A block without a source means that nothing has arrived for a while. Of a large run, only the streams of `ranks` may
+    be there.
     """
     paths = {node: run.stream_path(node) for node in nodes}
     for former in moves.formers(run):
         for number in paths:
             yield from ((number, block) for block in _file_blocks(former.stream_path(number)))
     run = observe.sent(run) if run.result is None or records.as_before(run) else run
+    bringing.for_logs(run, paths, ranks, follow=follow)
     ended = run.handle is None or run.result is not None
     if not ended and not follow:
         observe.backend_of(run).refresh(run.known)
@@ -92,15 +97,15 @@ class _Nodes:
         self._backend, self._handle = backend, handle
         self._trouble = ""
 
-    def states(self) -> tuple[NodeState, ...]:
-        """Their states; none while the cluster is not reached, which is printed once."""
+    def states(self) -> Liveness | None:
+        """Their states; None while the cluster is not reached, which is printed once."""
         try:
-            states = self._backend.liveness(self._handle).nodes
+            states = self._backend.liveness(self._handle)
         except BackendUnavailableError as error:
             if self._trouble != error.message:
                 output.warn(error.message)
             self._trouble = error.message
-            return ()
+            return None
         self._trouble = ""
         return states
 
@@ -111,12 +116,12 @@ def _live_blocks(run: Run, backend: AnyBackend, *, follow: bool) -> Iterator[tup
     stream = backend.open_stream(handle)
     report = status.report_of(run)
     readers = [StreamReader(frozenset(), node) for node in range(len(run.hosts))]
-    unknown = tuple[str, ...]("unknown" for _ in run.hosts)
+    unknown = Liveness(nodes=tuple[NodeState, ...]("unknown" for _ in run.hosts))
     polled, alive, answer = 0.0, unknown, unknown
     nodes = _Nodes(backend, handle)
     limit = time.monotonic() + _FEW_S
     try:
-        while not report.outcome(alive).final:
+        while not unread.added_to(report, alive).outcome(alive.nodes).final:
             chunks = stream.read(0.2 if follow else 2.0)
             for chunk in chunks:
                 yield chunk.node, chunk.data

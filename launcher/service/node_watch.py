@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.errors import LaunchError
+from launcher.runs import unread
 from launcher.runs.status import agent_stderr, last_words, last_words_time
 from launcher.service import limits
 from launcher.system.question import Question
@@ -48,9 +49,18 @@ class NodeWatch:
         """What the backend last reported about the run, as arguments of `RunReport.outcome`."""
         return self._liveness.told if self._liveness else {}
 
+    def known(self) -> RunReport:
+        """What the nodes have reported, with what only the backend knows of their results."""
+        return unread.added_to(self._report, self._liveness)
+
     def done(self, node: int) -> bool:
-        """Whether the node has reported its result."""
-        return _done(self._report, node)
+        """Whether the node's result is known."""
+        told = self._liveness.unread.get(node) if self._liveness else None
+        return _done(self._report, node) or (told is not None and told.result is not None)
+
+    def hears(self, node: int) -> bool:
+        """Whether the node's silence would mean something: its stream is brought here."""
+        return node in self._heard or self._backend.brings_all(self._handle)
 
     def working(self) -> set[int]:
         """The nodes whose workers still run, or are being ended."""
@@ -102,6 +112,7 @@ class NodeWatch:
             liveness, refusal = None, error.message
         self._announcer.asked(self._backend.name, refusal)
         self._poll_s = min(self._poll_s * 1.3, limits.POLL_S[1], self._backend.ask_every_s)
+        self._liveness = liveness or self._liveness
         states = list(liveness.nodes) if liveness else []
         for node, state in enumerate(states):
             self._announcer.reached(node, liveness.detail if liveness and state == "unknown" else "")
@@ -117,7 +128,7 @@ class NodeWatch:
         self._next_poll = time.monotonic() + self._poll_s
         if liveness is None:
             return False
-        self.alive, self._liveness = states, liveness
+        self.alive = states
         return True
 
 

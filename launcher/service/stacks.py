@@ -12,7 +12,7 @@ from launcher.agent.stacks.stack import grouped
 from launcher.errors import CommandError, RequestError
 from launcher.runs import status
 from launcher.runs.reader import StreamReader, Wanted, parse_ranks
-from launcher.service import observe, resume
+from launcher.service import bringing, observe, resume
 from launcher.system.question import Question
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class _Answers:
 
     def __init__(self, run: Run) -> None:
         self._backend, handle = observe.backend_of(run), run.known
+        bringing.everything(run, self._backend)
         self._backend.refresh(handle)
         nodes = status.observe(run).nodes
         self._expected = {node.node for node in nodes if node.result is None}

@@ -43,6 +43,9 @@ class Scripted:
     def close(self) -> None:
         pass
 
+    def brings_all(self, handle: object) -> bool:
+        return True
+
     def open_stream(self, handle: object, offsets: object = None) -> Scripted:
         return self
 

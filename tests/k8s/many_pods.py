@@ -1,10 +1,10 @@
 """An API server in one process, with one run of many pods that print: to see what it costs to follow them.
 
-    python -m tests.k8s.many_pods DIRECTORY PODS LINES [SILENT]
+    python -m tests.k8s.many_pods DIRECTORY PODS LINES [SILENT [FAILS]]
 
 It prints the path of a kubeconfig. Each pod prints its lines, ten a second, and ends; the first SILENT ones
-print one and wait. Each connection to a log breaks
-off once, in the middle. Connections use TLS, as those to a real one.
+print one and wait. In the end the rank of node FAILS fails, and all nodes with it. Each connection to a log breaks
+off once, in the middle. Connections use TLS, as those to a real one. `asked` tells what was asked of it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+from urllib.request import urlopen
 
 from launcher.agent.protocol import encode_event
 from launcher.agent.stream.plain import Encoder
 
 RUN = "many-20261120-140000-abcd"
 _EVERY_S = 0.1
+_END = "2026-11-20T14:05:00Z"
 
 
 def line(node: int, number: int) -> str:
@@ -31,13 +33,24 @@ def line(node: int, number: int) -> str:
     return f"rank {node} line {number}"
 
 
+def asked(kubeconfig: str) -> dict[str, int]:
+    """How often logs were opened, how many at once at most, and how many lists and pages of pods it has sent."""
+    cluster = json.loads(Path(kubeconfig).read_text(encoding="utf-8"))["clusters"][0]["cluster"]
+    trusted = ssl.create_default_context(cafile=cluster["certificate-authority"])
+    with urlopen(f"{cluster['server']}/asked", context=trusted, timeout=60) as answer:
+        found: dict[str, int] = json.load(answer)
+    return found
+
+
 class Server:
     """Answers GET requests about the run."""
 
-    def __init__(self, pods: int, lines: int, silent: int) -> None:
-        self._pods, self._lines, self._silent = pods, lines, silent
+    def __init__(self, pods: int, lines: int, silent: int, fails: int = -1) -> None:
+        self._pods, self._lines, self._silent, self._fails = pods, lines, silent, fails
         self._start = time.time()
         self._broken: set[int] = set()
+        self._open_logs = 0
+        self._asked = {"logs": 0, "logs_at_once": 0, "lists": 0, "pages": 0}
 
     @property
     def _over(self) -> bool:
@@ -47,16 +60,25 @@ class Server:
         """The lines of a pod with their times."""
         encode = Encoder().encode
         started = encode_event("agent_started", node, version=1, run=RUN, host=f"h{node}", pid=1, start_ticks=1)
-        done = encode_event("done", node, result="success", exit_code=0, cause=None, restarts=0, duration_s=1.0)
+        result, code, cause = ("failed", 1, self._cause()) if self._fails >= 0 else ("success", 0, None)
+        done = encode_event("done", node, result=result, exit_code=code, cause=cause, restarts=0, duration_s=1.0)
         printed = [
             (self._start + number * _EVERY_S, encode(f"[{node}:{node}] {line(node, number)}\n".encode()))
             for number in range(1 if node < self._silent else self._lines)
         ]
         return [(self._start, encode(started)), *printed, (self._start + self._lines * _EVERY_S, encode(done))]
 
+    def _cause(self) -> dict[str, Any]:
+        """Why the run fails, as all agents know it."""
+        place = {"host": f"h{self._fails}", "node": self._fails, "rank": self._fails, "local_rank": 0}
+        told = {"message": "ValueError: boom", "exit_code": 1, "signal": None, "traceback": None, "secondary": False}
+        return {"class": "user_code", **place, **told, "time": self._start + self._lines * _EVERY_S}
+
     def _pod(self, node: int) -> dict[str, Any]:
-        over = self._over
-        state: dict[str, Any] = {"terminated": {"exitCode": 0, "reason": "Completed"}} if over else {"running": {}}
+        over, failed = self._over, self._fails >= 0
+        phase, reason = ("Failed", "Error") if failed else ("Succeeded", "Completed")
+        end = {"exitCode": int(failed), "reason": reason, "finishedAt": _END}
+        state: dict[str, Any] = {"terminated": end} if over else {"running": {}}
         name = f"{RUN}-{node}-abcde"
         own = {
             "name": "node", "state": state, "lastState": {}, "ready": not over, "restartCount": 0, "started": not over,
@@ -76,7 +98,7 @@ class Server:
             },
             "spec": {"nodeName": f"h{node}", "containers": [{**own, "env": env, "command": ["sh", "-c", "x" * 1500]}]},
             "status": {
-                "phase": "Succeeded" if over else "Running", "startTime": "2026-11-20T14:00:00Z",
+                "phase": phase if over else "Running", "startTime": "2026-11-20T14:00:00Z",
                 "qosClass": "Burstable", "hostIP": "10.0.0.1", "hostIPs": [{"ip": "10.0.0.1"}],
                 "podIP": "10.1.0.1", "podIPs": [{"ip": "10.1.0.1"}],
                 "conditions": [{"type": kind, "status": "True", **times} for kind in kinds], "containerStatuses": [own],
@@ -87,7 +109,7 @@ class Server:
         about = {"kind": "job", "command": ["x.py"], "cwd": "/", "nodes": self._pods, "min_nodes": self._pods}
         about |= {"workers": 1, "grace_s": 1.0, "python": "python3", "user": "ada"}
         meta = {"name": RUN, "uid": "u", "labels": {"distlaunch/run": RUN}, "creationTimestamp": "2026-11-20T14:00:00Z"}
-        ends = [{"type": "Complete", "status": "True"}] if self._over else []
+        ends = [{"type": "Complete" if self._fails < 0 else "Failed", "status": "True"}] if self._over else []
         noted = {"annotations": {"distlaunch/about": json.dumps(about)}}
         return {"metadata": {**meta, **noted}, "spec": {}, "status": {"conditions": ends}}
 
@@ -99,7 +121,7 @@ class Server:
                 query = {key: values[0] for key, values in parse_qs(url.query).items()}
                 if url.path.endswith("/log"):
                     node = int(url.path.split("/")[-2].split("-")[-2])
-                    await self._stream(writer, self._lines_of(node, query))
+                    await self._stream(writer, self._counted(self._lines_of(node, query)))
                 elif "watch" in query:
                     await self._stream(writer, self._changes())
                 else:
@@ -116,12 +138,16 @@ class Server:
         metadata = {"resourceVersion": "1"}
         if name == "apis":
             return {"groups": [{"name": "batch"}]}
+        if name == "asked":
+            return self._asked
         if name == RUN:
             return self._job()
         if name == "jobs":
             items = [self._job()]
         if name == "pods":
             first = int(query.get("continue", 0))
+            self._asked["lists"] += first == 0
+            self._asked["pages"] += 1
             last = first + int(query.get("limit", self._pods))
             items = [self._pod(node) for node in range(first, min(last, self._pods))]
             metadata |= {"continue": str(last)} if last < self._pods else {}
@@ -135,6 +161,16 @@ class Server:
             await writer.drain()
         writer.write(b"0\r\n\r\n")
         await writer.drain()
+
+    async def _counted(self, lines: Any) -> Any:
+        self._open_logs += 1
+        self._asked["logs"] += 1
+        self._asked["logs_at_once"] = max(self._asked["logs_at_once"], self._open_logs)
+        try:
+            async for line in lines:
+                yield line
+        finally:
+            self._open_logs -= 1
 
     async def _lines_of(self, node: int, query: dict[str, str]) -> Any:
         for number, (when, text) in enumerate(self._log(node)):
@@ -158,7 +194,7 @@ class Server:
         await asyncio.sleep(600)
 
 
-async def serve(directory: Path, pods: int, lines: int, silent: int = 0) -> None:
+async def serve(directory: Path, pods: int, lines: int, silent: int = 0, fails: int = -1) -> None:
     """Serve until killed."""
     key, cert = directory / "key.pem", directory / "cert.pem"
     made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(cert)]
@@ -166,7 +202,8 @@ async def serve(directory: Path, pods: int, lines: int, silent: int = 0) -> None
     subprocess.run([*made, *names], check=True, capture_output=True, timeout=60)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
-    server = await asyncio.start_server(Server(pods, lines, silent).answer, "127.0.0.1", 0, ssl=context, backlog=1024)
+    answers = Server(pods, lines, silent, fails).answer
+    server = await asyncio.start_server(answers, "127.0.0.1", 0, ssl=context, backlog=1024)
     where = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     config = {
         "clusters": [{"name": "c", "cluster": {"server": where, "certificate-authority": str(cert)}}],

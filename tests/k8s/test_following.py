@@ -8,10 +8,11 @@ import threading
 from typing import TYPE_CHECKING
 
 from launcher.backends.kubernetes import connecting
+from launcher.backends.kubernetes.demand import MOST_FOLLOWED, Demand
 from launcher.backends.kubernetes.following import Following
 from testbed import wait_until
 from tests.command import ROOT
-from tests.k8s.many_pods import RUN, line
+from tests.k8s.many_pods import RUN, asked, line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +27,7 @@ def test_a_hundred_pods_are_followed_by_few_threads(tmp_path: Path) -> None:
         assert server.stdout is not None
         cluster = connecting.connect(server.stdout.readline().strip(), "", "")
         before, most = threading.active_count(), 0
-        following = Following(cluster, RUN, tmp_path, PODS)
+        following = Following(cluster, RUN, tmp_path, Demand(PODS))
         try:
 
             def complete() -> bool:
@@ -54,7 +55,7 @@ def test_pods_that_say_nothing_hold_no_thread_and_threads_end_with_the_follower(
         assert server.stdout is not None
         cluster = connecting.connect(server.stdout.readline().strip(), "", "")
         before = threading.active_count()
-        following = Following(cluster, RUN, tmp_path, 30)
+        following = Following(cluster, RUN, tmp_path, Demand(30))
         streams = [tmp_path / "nodes" / str(node) / "stream" for node in range(30)]
         wait_until("a line of each", lambda: all(b"line 0" in stream.read_bytes() for stream in streams))
         seen = streams[-1].stat().st_size
@@ -64,3 +65,55 @@ def test_pods_that_say_nothing_hold_no_thread_and_threads_end_with_the_follower(
         size = streams[-1].stat().st_size
         server.kill()
     assert size == streams[-1].stat().st_size
+
+
+def test_of_many_pods_only_the_logs_that_are_needed_are_opened(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "tests.k8s.many_pods", str(tmp_path), str(MOST_FOLLOWED + 1), str(LINES)]
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        kubeconfig = server.stdout.readline().strip()
+        demand = Demand(MOST_FOLLOWED + 1)
+        following = Following(connecting.connect(kubeconfig, "", ""), RUN, tmp_path, demand)
+        try:
+            wait_until("all pods to be known", lambda: len(following.pods() or ()) == MOST_FOLLOWED + 1, limit_s=120)
+            demand.ask([7, MOST_FOLLOWED])
+            following.follow_wanted()
+            wanted = [pod for pod in following.pods() or () if pod.node in (0, 7, MOST_FOLLOWED)]
+            complete = lambda: all(following.has_log(pod.node, pod) for pod in wanted)  # noqa: E731
+            wait_until("their logs to be complete", complete, limit_s=120)
+            opened = asked(kubeconfig)
+        finally:
+            following.stop()
+            server.kill()
+
+    assert following.failure is None
+    assert opened["logs_at_once"] <= 3
+    assert {found.name for found in (tmp_path / "nodes").iterdir()} == {"0", "7", str(MOST_FOLLOWED)}
+    for node in (0, 7, MOST_FOLLOWED):
+        _, *printed, _ = (tmp_path / "nodes" / str(node) / "stream").read_text().splitlines()
+        assert printed == [f"[{node}:{node}] {line(node, number)}" for number in range(LINES)]
+
+
+def test_a_log_is_read_by_one_process_and_by_another_once_that_has_left(tmp_path: Path) -> None:
+    """Each command that follows a large run reads what it needs itself."""
+    argv = [sys.executable, "-m", "tests.k8s.many_pods", str(tmp_path), str(MOST_FOLLOWED + 1), "60"]
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        kubeconfig = server.stdout.readline().strip()
+        first, second = (
+            Following(connecting.connect(kubeconfig, "", ""), RUN, tmp_path, Demand(MOST_FOLLOWED + 1)) for _ in "12"
+        )
+        try:
+            stream = tmp_path / "nodes/0/stream"
+            wait_until("a line", lambda: stream.exists() and b"line 0" in stream.read_bytes(), limit_s=120)
+            before = asked(kubeconfig)["logs_at_once"]
+            first.stop()
+            wait_until("the end of the log", lambda: b'"event":"done"' in stream.read_bytes(), limit_s=120)
+        finally:
+            first.stop()
+            second.stop()
+            server.kill()
+
+    assert before == 1
+    _, *printed, _ = stream.read_text().splitlines()
+    assert printed == [f"[0:0] {line(0, number)}" for number in range(60)]

@@ -13,6 +13,7 @@ import pytest
 
 from launcher.backends.kubernetes import api, logs
 from launcher.backends.kubernetes.api import ApiError, UnreachableError
+from launcher.backends.kubernetes.demand import Demand
 from launcher.backends.kubernetes.following import Following
 from launcher.backends.kubernetes.logs import NodeLog
 from launcher.backends.kubernetes.pod_logs import PodLogs
@@ -40,6 +41,16 @@ def test_a_log_that_breaks_off_again_and_again_is_whole(tmp_path: Path, seed: in
 
     log.close()
     assert (tmp_path / "stream").read_bytes() == text_of(kubelet.lines)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_logs_that_are_read_once_are_read_to_their_ends_over_connections_that_break(tmp_path: Path, seed: int) -> None:
+    kubelet: Any = FakeKubelet(some_lines(400, seed), seed)
+    kubelet.breaks = 1
+
+    PodLogs(tmp_path, handle(tmp_path, 1), lambda: kubelet).catch_up([[a_pod()]])
+
+    assert (tmp_path / "nodes/0/stream").read_bytes() == text_of(kubelet.lines)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -171,7 +182,7 @@ class NoLogs(FakeKubelet):
 
 def test_a_user_who_may_not_read_logs_is_told_which_right_is_missing(tmp_path: Path) -> None:
     cluster: Any = NoLogs([])
-    following = Following(cluster, "x-1", tmp_path, nodes=1)
+    following = Following(cluster, "x-1", tmp_path, Demand(1))
     try:
         error = wait_until("the failure", lambda: following.failure)
     finally:

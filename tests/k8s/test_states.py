@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.backends.kubernetes import states
+from launcher.backends.kubernetes.demand import Demand
 from launcher.backends.kubernetes.pod_status import Pod
 
 
@@ -141,3 +142,34 @@ def test_a_reason_stays_the_same_whatever_the_next_pod_is_called(name: str) -> N
         told[0] == f"2 of 3 pods wait: CrashLoopBackOff: back-off restarting failed container=mesh pod={name}-0_ns(...)"
     )
     assert states.steady("pod run-12-0-npjmw waits for run-1-0", "run-1") == "pod run-12-0-npjmw waits for run-1-0"
+
+
+def an_end(node: int, code: int, second: int, created: str = "2026-01-01T00:00:00Z") -> Pod:
+    """A pod of that node that has ended in that second of a minute."""
+    state = {"terminated": {"exitCode": code, "finishedAt": f"2026-01-01T00:01:{second:02}Z"}}
+    status = {"containerStatuses": [{"name": "node", "state": state}]}
+    return Pod(node, f"run-{node}-x", f"u{node}-{created}", created, "Failed", "m", status)
+
+
+def test_the_logs_of_the_first_pods_that_ended_badly_are_wanted_once_per_attempt() -> None:
+    demand = Demand(10_000)
+    ends = [an_end(1000 + number, 1, 40 - number) for number in range(40)]
+
+    demand.hear([*ends, an_end(5, 143, 0), an_end(6, 75, 0), an_end(7, 0, 0)])
+
+    assert [*demand.nodes] == [0, *range(1024, 1040)], "those that were stopped or lost a node explain nothing"
+    demand.hear([an_end(50, 137, 1), an_end(51, 137, 59, created="2026-01-01T00:01:58Z")])
+    assert 50 not in demand
+    assert 51 in demand, "it began after the others had ended"
+
+
+def test_nodes_whose_logs_are_not_read_have_ended_as_their_exit_codes_tell() -> None:
+    demand = Demand(1000)
+    pods = [[an_end(node, code, 0)] for node, code in enumerate((0, 0, 143, 75, 137, 0))] + [[] for _ in range(994)]
+    states: list[Any] = ["ended"] * 3 + ["pending", "ended", "running"] + ["ended"] * 994
+    demand.hear(each for known in pods for each in known)
+    demand.ask([1])
+
+    assert demand.unread(pods, states) == {2: ("m", "preempted"), 5: ("m", None)}
+    assert Demand(6).unread(pods[:6], states[:6]) == {}
+    assert Demand(1000).unread(pods, states)[1] == ("m", "success")

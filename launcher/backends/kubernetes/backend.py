@@ -17,7 +17,7 @@ from launcher.spec import parse_duration
 from launcher.system import storage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from launcher.backends._base import Stream
@@ -208,6 +208,16 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
     def liveness(self, handle: KubernetesHandle) -> Liveness:
         """One query for all pods; events only if pods are waiting."""
         return _watch(handle).liveness(parse_duration(self.opts.start_timeout, "start-timeout"))
+
+    def brings_all(self, handle: KubernetesHandle) -> bool:
+        """Whether there are few pods."""
+        from launcher.backends.kubernetes import demand
+
+        return int(handle.get("nodes") or 0) <= demand.MOST_FOLLOWED
+
+    def bring(self, handle: KubernetesHandle, nodes: Iterable[int]) -> None:
+        """Read the logs of these nodes' pods, too."""
+        _watch(handle).logs.bring(nodes)
 
     def refresh(self, handle: KubernetesHandle) -> None:
         """Fetch new lines of the pods' logs."""

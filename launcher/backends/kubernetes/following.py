@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from launcher.backends._files import allow_files
 from launcher.backends.kubernetes import api, pod_status
-from launcher.backends.kubernetes.logs import NodeLog
+from launcher.backends.kubernetes.logs import NodeLog, is_stored
 from launcher.backends.kubernetes.pod import RUN_LABEL
 from launcher.backends.kubernetes.turns import Turns
 from launcher.errors import LaunchError, StorageError
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
+    from launcher.backends.kubernetes.demand import Demand
     from launcher.backends.kubernetes.pod_status import Pod
     from launcher.backends.kubernetes.turns import Wait
 
@@ -31,8 +32,11 @@ _RETRY_S = (0.5, 5.0)
 _IDLE_S = 60.0
 """A node without a log to read is woken by what is heard of its pods."""
 
-_FILES_PER_NODE = 3
-"""The stream, opened once for writing and once for reading, and a connection."""
+_HELD_S = 1.0
+"""How often a log is asked for that another process brings."""
+
+_FILES_PER_NODE = 4
+"""The stream, opened once for writing and once for reading, a connection, and of a large run a lock."""
 
 _STACK_BYTES = 512 * 1024
 
@@ -40,18 +44,21 @@ _STACK_BYTES = 512 * 1024
 class Following:
     """A thread watches the pods; a generator per node follows the logs of its pods, one after another."""
 
-    def __init__(self, cluster: api.Cluster, run: str, directory: Path, nodes: int, container: str = "node") -> None:
+    def __init__(
+        self, cluster: api.Cluster, run: str, directory: Path, demand: Demand, container: str = "node"
+    ) -> None:
         self.failure: LaunchError | None = None
         self._cluster, self._run, self._container = cluster, run, container
+        self._directory, self._demand = directory / "nodes", demand
         self._known: dict[str, Pod] = {}
         self._synced = False
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        allow_files(_FILES_PER_NODE * nodes)
-        self._logs = [NodeLog(directory / "nodes" / str(node), node, cluster) for node in range(nodes)]
+        self._logs: dict[int, NodeLog] = {}
         size = threading.stack_size(_STACK_BYTES)
         try:
-            self._turns = Turns((self._follow(node) for node in range(nodes)), self._fail)
+            self._turns = Turns(self._fail)
+            self.follow_wanted()
             threading.Thread(target=listener.carried(self._watch), daemon=True).start()
         finally:
             threading.stack_size(size)
@@ -62,14 +69,30 @@ class Following:
             return list(self._known.values()) if self._synced else None
 
     def has_log(self, node: int, pod: Pod) -> bool:
-        """Whether the pod's log is complete."""
-        return self._logs[node].is_complete(pod)
+        """Whether the pod's log is complete, or is not wanted."""
+        if (log := self._logs.get(node)) is not None:
+            return log.is_complete(pod)
+        return node not in self._demand or is_stored(self._directory / str(node), pod)
+
+    def follow_wanted(self) -> None:
+        """Begin with the logs that are wanted and not followed yet."""
+        with self._lock:
+            wanted = [*self._demand.nodes]
+            allow_files(_FILES_PER_NODE * len(wanted))
+            for node in wanted:
+                if node in self._turns:
+                    continue
+                if self._demand.of_all:
+                    self._logs[node] = NodeLog(self._directory / str(node), node, self._cluster)
+                self._turns.add(node, self._follow(node))
 
     def stop(self) -> None:
         """Stop as soon as possible; nothing is written from now on."""
-        self._stop.set()
         self._turns.stop()
-        for log in self._logs:
+        with self._lock:
+            self._stop.set()
+            logs = [*self._logs.values()]
+        for log in logs:
             log.close()
 
     # -- pods ---------------------------------------------------------------------------------------------------------
@@ -111,10 +134,12 @@ class Following:
         pods, version = api.collect(
             self._cluster, self._path(), self._selector(), lambda item: pod_status.pod_of(item, self._container)
         )
+        found = {pod.uid: pod for pod in pods if pod is not None}
+        self._demand.hear(found.values())
         with self._lock:
-            self._known = {pod.uid: pod for pod in pods if pod is not None}
-            self._synced = True
-        for node in range(len(self._logs)):
+            self._known, self._synced = found, True
+        self.follow_wanted()
+        for node in self._demand.nodes:
             self._turns.wake(node)
         return version
 
@@ -141,19 +166,22 @@ class Following:
         pod = pod_status.pod_of(item, self._container) if kind != "BOOKMARK" else None
         if pod is None:
             return
+        self._demand.hear([pod])
         with self._lock:
             if kind == "DELETED":
                 self._known.pop(pod.uid, None)
             else:
                 self._known[pod.uid] = pod
-        if pod.node < len(self._logs):
-            self._turns.wake(pod.node)
+        if pod.node in self._demand and pod.node not in self._turns:
+            self.follow_wanted()
+        self._turns.wake(pod.node)
 
     # -- logs ---------------------------------------------------------------------------------------------------------
 
     def _follow(self, node: int) -> Generator[Wait, None, None]:
-        log = self._logs[node]
         try:
+            while (log := self._log(node)) is None:
+                yield _HELD_S
             while True:
                 if (pod := self._next(node, log)) is None:
                     yield _IDLE_S
@@ -163,6 +191,15 @@ class Following:
             self._fail(api.explained(error, self._cluster, "to read the pods' logs"))
         except Exception as error:  # noqa: BLE001
             self._fail(error)
+
+    def _log(self, node: int) -> NodeLog | None:
+        """The node's log; None while another process brings it."""
+        with self._lock:
+            if node not in self._logs and not self._stop.is_set():
+                if (log := NodeLog.claimed(self._directory / str(node), node, self._cluster)) is None:
+                    return None
+                self._logs[node] = log
+            return self._logs.get(node)
 
     def _next(self, node: int, log: NodeLog) -> Pod | None:
         """The node's oldest pod with a log that is not complete."""

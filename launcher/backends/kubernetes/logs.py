@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.agent.protocol import encode_event
 from launcher.agent.stream import plain
-from launcher.backends.kubernetes import api, library
+from launcher.backends.kubernetes import api, library, locking
 from launcher.backends.kubernetes.position import Position
 from launcher.system import storage
 
@@ -84,8 +84,9 @@ class _Stream:
 class NodeLog:
     """The stream of one node: the logs of its pods, one after another."""
 
-    def __init__(self, directory: Path, node: int, cluster: api.Cluster) -> None:
-        self._node, self._cluster = node, cluster
+    def __init__(self, directory: Path, node: int, cluster: api.Cluster, lock: int | None = None) -> None:
+        """`lock`: a descriptor to close in the end."""
+        self._node, self._cluster, self._held = node, cluster, lock
         self._notes = f"{directory}/log.json"
         directory.mkdir(parents=True, exist_ok=True)
         notes = storage.read_json(self._notes) or {}
@@ -96,6 +97,18 @@ class NodeLog:
         self._saved_at = 0.0
         self._lock = Lock()
         self._closed = False
+
+    @classmethod
+    def claimed(cls, directory: Path, node: int, cluster: api.Cluster) -> NodeLog | None:
+        """The log, of which the process has the lock until it closes it; None if another one has it."""
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = locking.locked(directory / "log.lock")
+        return None if lock is None else cls(directory, node, cluster, lock)
+
+    @property
+    def size(self) -> int:
+        """How much of it is stored, in bytes."""
+        return self._stream.size
 
     def is_complete(self, pod: Pod) -> bool:
         """Whether the pod's whole log is stored."""
@@ -187,6 +200,8 @@ class NodeLog:
                 self._save()
                 self._closed = True
                 self._stream.close()
+                if self._held is not None:
+                    os.close(self._held)
 
     def _append(self, lines: list[bytes]) -> None:
         if lines:
@@ -233,3 +248,9 @@ class NodeLog:
         with contextlib.suppress(FileNotFoundError):  # the user has removed the run's directory
             storage.write_whole(self._notes, storage.encode_json(notes))
         self._saved_at = time.monotonic()
+
+
+def is_stored(directory: Path, pod: Pod) -> bool:
+    """Whether the pod's whole log is in that node's directory, whichever process has brought it."""
+    notes = storage.read_json(f"{directory}/log.json") or {}
+    return pod.uid in (notes.get("complete") or ())

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.backends._base import Chunk
+    from launcher.backends.kubernetes.demand import Demand
     from launcher.errors import LaunchError
 
 
@@ -28,12 +29,16 @@ class Fetcher(Protocol):
     def stop_following(self) -> None:
         """Fetch no more."""
 
+    @property
+    def demand(self) -> Demand:
+        """Whose logs it fetches."""
+
 
 class KubeStream(FileStream):
     """Reads the files, and makes sure that some process writes them."""
 
-    def __init__(self, run: Fetcher, directory: Path, nodes: int, offsets: Mapping[int, int]) -> None:
-        super().__init__(directory, nodes, offsets)
+    def __init__(self, run: Fetcher, directory: Path, offsets: Mapping[int, int]) -> None:
+        super().__init__(directory, run.demand.nodes, offsets)
         self._run = run
         self._mine = run.start_following()
         self._next_try = time.monotonic() + 1.0
@@ -43,6 +48,8 @@ class KubeStream(FileStream):
         if not self._mine and time.monotonic() > self._next_try:
             self._mine = self._run.start_following()
             self._next_try = time.monotonic() + 1.0
+        if not self._run.demand.of_all:
+            self.include(self._run.demand.nodes)
         chunks = super().read(timeout_s)
         if not chunks and self._mine and (failure := self._run.failure):
             raise failure

@@ -18,7 +18,7 @@ from launcher.backends.kubernetes.api import UnreachableError
 from launcher.system import listener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator
 
 Wait: TypeAlias = Any
 """An open response, or seconds."""
@@ -62,13 +62,11 @@ class _Task:
 class Turns:
     """Gives generators their turns; each has at most one at a time."""
 
-    def __init__(
-        self, generators: Iterable[Generator[Wait, None, None]], fail: Callable[[BaseException], None]
-    ) -> None:
+    def __init__(self, fail: Callable[[BaseException], None]) -> None:
         """`fail` is called with an error after which none has a turn."""
         self._fail = fail
-        self._tasks = [_Task(each) for each in generators]
-        self._back = deque(self._tasks)
+        self._tasks: dict[int, _Task] = {}
+        self._back: deque[_Task] = deque()
         self._due: SimpleQueue[_Task | None] = SimpleQueue()
         self._selector = selectors.DefaultSelector()
         self._bell, self._button = socket.socketpair()
@@ -79,10 +77,20 @@ class Turns:
             # Daemons: a turn may wait for a connection when this process exits.
             threading.Thread(target=listener.carried(target), daemon=True).start()
 
-    def wake(self, number: int) -> None:
-        """End the pause of that generator."""
-        self._tasks[number].woken = True
+    def __contains__(self, number: int) -> bool:
+        return number in self._tasks
+
+    def add(self, number: int, generator: Generator[Wait, None, None]) -> None:
+        """Give that generator its turns, from now on."""
+        self._tasks[number] = task = _Task(generator)
+        self._back.append(task)
         self._ring()
+
+    def wake(self, number: int) -> None:
+        """End the pause of that generator, if there is one."""
+        if (task := self._tasks.get(number)) is not None:
+            task.woken = True
+            self._ring()
 
     def stop(self) -> None:
         """Give no more turns; the generators are closed."""

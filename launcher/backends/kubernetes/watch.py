@@ -78,7 +78,7 @@ class RunWatch:
         self._python = handle.get("python") or "python3"
         self._log_waits: dict[str, float] = {}
         self._made: set[int] = set()  # nodes that had a pod; their controller may need a while to create it
-        self._logs = PodLogs(self._directory, handle, lambda: self.cluster)
+        self.logs = PodLogs(self._directory, handle, lambda: self.cluster)
         self._beside = Beside(self._directory)
 
     @cached_property
@@ -105,13 +105,13 @@ class RunWatch:
     def _look(self) -> list[list[Pod]]:
         """All pods, after updating their logs and ending those that a sidecar holds."""
         pods = self._pods()
-        self._logs.catch_up(pods)
+        self.logs.catch_up(pods)
         self._beside.end(self.cluster, pods)
         return pods
 
     def _pods(self) -> list[list[Pod]]:
         """All pods of the run, by node."""
-        if (known := self._logs.pods()) is not None:
+        if (known := self.logs.pods()) is not None:
             return pod_status.by_node(known, self._nodes)
         query = {"labelSelector": f"{RUN_LABEL}={self._handle['run']}", "limit": _PAGE}
         listed, _ = api.collect(
@@ -154,7 +154,8 @@ class RunWatch:
         ends.end_rest()
         lost = states.unheard(pods, restarts=self._restarts, context=self._handle["context"])
         detail = states.steady("" if over else lost or self._detail(pods, start_timeout_s), self._handle["name"])
-        return Liveness(nodes=tuple(nodes), detail=detail, causes=causes, succeeded=states.succeeded(owner))
+        well, unread = states.succeeded(owner), self.logs.demand.unread(pods, nodes)
+        return Liveness(nodes=tuple(nodes), detail=detail, causes=causes, succeeded=well, unread=unread)
 
     def _of_node(
         self, node: int, known: Sequence[Pod], end: pod_status.Object | None, noted: Cause | None, *, gone: bool
@@ -177,7 +178,7 @@ class RunWatch:
 
     def _settled(self, node: int, pod: Pod, state: NodeState) -> NodeState:
         """The state of a node; one whose log is incomplete counts as running, as its final events matter."""
-        if state != "ended" or not pod.has_log or not self._logs.awaits(node, pod):
+        if state != "ended" or not pod.has_log or not self.logs.awaits(node, pod):
             return state
         since = self._log_waits.setdefault(pod.uid, time.monotonic())
         return state if time.monotonic() - since > _LOG_PATIENCE_S else "running"
@@ -238,7 +239,7 @@ class RunWatch:
 
     def open_stream(self, offsets: Mapping[int, int]) -> KubeStream:
         """The streams in the run's directory, which this process keeps up to date unless another one does."""
-        return KubeStream(self._logs, self._directory, self._nodes, offsets)
+        return KubeStream(self.logs, self._directory, offsets)
 
     # -- end ----------------------------------------------------------------------------------------------------------
 
@@ -254,7 +255,7 @@ class RunWatch:
         """Delete everything; until this process exits, the pods' final output is still fetched."""
         try:
             with contextlib.suppress(LaunchError):
-                self._logs.start_following()
+                self.logs.start_following()
             self._owner()  # which another machine may have created anew
             self._delete()
             if force:

@@ -55,7 +55,7 @@ def logs(  # noqa: PLR0917 - one per option
     json_lines.begin(found)
     numbers = (JOB_OUTPUT, *range(len(found.hosts)))
     readers = {number: StreamReader(ranks, number) for number in numbers if node in (None, number)}
-    for number, data in service.blocks(found, readers, follow=follow):
+    for number, data in service.blocks(found, readers, follow=follow, ranks=ranks):
         _show(readers[number].feed_marked(data) if number in readers else (), number, workers, ranks)
         if workers.closed:
             raise output.StdoutClosedError
