@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from launcher.runs import records
+from testbed.running import Running
 from tests.runs.test_runs import make
 
 if TYPE_CHECKING:
@@ -37,11 +38,12 @@ def test_several_launches_at_the_same_moment_start_one_run_and_the_others_attach
     other = distlaunch("local", "-d", "--unique", "--name", "other", "waits.py").stdout.strip()
     assert len({run, more, other}) == 3
 
-    with distlaunch.start("local", "--unique", "--name", "other", "waits.py") as process:
-        distlaunch.write("over", "")
-        stdout, stderr = process.communicate(timeout=60)
-    assert (process.returncode, stdout) == (1, b"here\n")
-    assert f"{other} has not ended, so no other run of this name is started" in stderr.decode()
+    attached = Running(distlaunch.start("local", "--unique", "--name", "other", "waits.py"))
+    attached.until("here")
+    distlaunch.write("over", "")
+    assert (attached.end(), attached.stdout) == (1, "here\n")
+    assert f"{other} has not ended, so no other run of this name is started" in attached.stderr
+    attached.close()
     assert distlaunch("wait", run, more).exit_code == 1
     assert distlaunch("local", "-d", "--unique", "--name", "nightly", "waits.py").stdout.strip() not in (run, more, "")
 
