@@ -156,19 +156,18 @@ class Store:
 
     def prune(self, quota_bytes: int) -> List[str]:
         """Remove what no run has used for longest until all is within the quota; returns the sources of what was."""
-        removed = []
-        self._sweep()
+        removed: List[str] = []
         for kept in sorted(self.kept(), key=lambda kept: kept.used):
-            if self.size() <= quota_bytes:
-                break
+            if not self._sweep() or self.size() <= quota_bytes:
+                break  # or another run makes one: what is removed would free nothing now
             with contextlib.suppress(BlockingIOError):  # in use
                 fd = self._locked(kept.digest, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 try:
                     self.forget(kept.digest)
                     removed.append(kept.source)
-                    self._sweep()
                 finally:
                     os.close(fd)
+        self._sweep()
         return removed
 
     def kept(self) -> List[Kept]:
@@ -187,13 +186,16 @@ class Store:
         """The size of all contents, and of what environments have besides."""
         return sum(about.st_size for _, about in self._objects()) + sum(kept.own_bytes for kept in self.kept())
 
-    def _sweep(self) -> None:
-        """Remove contents that no environment has, unless one is being made."""
-        with contextlib.suppress(BlockingIOError):
+    def _sweep(self) -> bool:
+        """Remove contents that no environment has; False if that cannot be done, as one is being made."""
+        try:
             fd = self._locked("", fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for path in [path for path, about in self._objects() if about.st_nlink == 1]:
-                os.unlink(path)
-            os.close(fd)
+        except BlockingIOError:
+            return False
+        for path in [path for path, about in self._objects() if about.st_nlink == 1]:
+            os.unlink(path)
+        os.close(fd)
+        return True
 
     def _objects(self) -> Iterator[Tuple[str, os.stat_result]]:
         for directory in os.scandir(os.path.join(self.directory, "objects")):
