@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from distlaunch._run import Run, get, prune, runs
     from distlaunch._serve import serve
     from distlaunch._torchrun import torchrun
+    from distlaunch._warm import end_warm_servers, warm_servers
     from launcher import __version__
     from launcher.errors import (
         BackendUnavailableError,
@@ -65,6 +66,7 @@ __all__ = [
     "cluster_overviews",
     "cluster_runs",
     "doctor",
+    "end_warm_servers",
     "get",
     "logins",
     "metrics",
@@ -75,6 +77,7 @@ __all__ = [
     "settings",
     "submit",
     "torchrun",
+    "warm_servers",
 ]
 
 _MODULES = {
@@ -95,6 +98,7 @@ _MODULES = {
     "distlaunch._run": ("Run", "get", "prune", "runs"),
     "distlaunch._serve": ("serve",),
     "distlaunch._torchrun": ("torchrun",),
+    "distlaunch._warm": ("end_warm_servers", "warm_servers"),
     "launcher": ("__version__",),
 }
 """Modules of names; all others are in `launcher.errors`. Imported on use, so that `import distlaunch` is fast."""
