@@ -82,7 +82,11 @@ def test_hosts_of_which_a_long_table_tells_the_same_share_a_row() -> None:
     assert alike_rows.folded(rows[:20]) == rows[:20]
 
 
-def test_a_thousand_nodes_with_one_fault_are_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_thousand_nodes_with_one_fault_are_one_line(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All within a moment, however busy this machine is."""
+    monkeypatch.setattr("launcher.console.announce.time", SimpleNamespace(monotonic=lambda: 1000.0))
     names = [f"n{node}" for node in range(NODES)]
     announcer = Announcer(names, WorkerOutput(frozenset()))
     full = "the disk of the run directory is full"
