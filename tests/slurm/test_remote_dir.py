@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from launcher.payload import agent_archive
 from testbed import NotAvailableError, disk, wait_until
 from tests.slurm.laptop import LIMIT_S
 from tests.slurm.test_login_faults import jobs
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     Disk = Callable[[Path, list[Host], int], AbstractContextManager[None]]
 
 pytestmark = pytest.mark.slurm
-
-ROOM_BYTES = 8_000_000
 
 FILLS = """
 import os, sys, time
@@ -87,13 +86,18 @@ def test_a_login_node_that_is_the_only_node_of_the_partition_has_a_disk_that_its
     assert "local disk" not in done.stderr
 
 
+def room_bytes() -> int:
+    """Room for an agent twice, as sent and as it is run, for a file system's own, and for little else."""
+    return 2 * len(agent_archive.packed()) + 2_000_000
+
+
 @contextmanager
 def remote_disk(laptop: Laptop, kind: Disk) -> Iterator[None]:
     """`remote_dir` has room for the agent and little else."""
     laptop.top.mkdir()
     hosts = dict.fromkeys((laptop.node.host, *laptop.node.slurm.hosts))
     try:
-        with kind(laptop.top, list(hosts), ROOM_BYTES):
+        with kind(laptop.top, list(hosts), room_bytes()):
             yield
             laptop.node.slurm.cancel_all()
     except NotAvailableError as error:
@@ -104,7 +108,7 @@ def test_a_quota_that_is_used_up_is_named_and_nothing_is_submitted(laptop: Lapto
     laptop.cli.write("waits.py", WAITS)
     with remote_disk(laptop, disk.with_quota):
         small = laptop("run", "--on", "juno", "--gres", "none", "waits.py", "1", "0")
-        laptop.cli.directory.joinpath("large.bin").write_bytes(os.urandom(ROOM_BYTES))
+        laptop.cli.directory.joinpath("large.bin").write_bytes(os.urandom(room_bytes()))
         before = jobs(laptop)
         done = laptop("run", "--on", "juno", "--gres", "none", "waits.py", "1", "0")
         after = jobs(laptop)
