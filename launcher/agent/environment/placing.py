@@ -105,7 +105,8 @@ def _former_places(store: Store, manifest: Manifest) -> bytes:
     found = [os.fsencode(manifest.source)]
     for file in manifest.files:
         if file.path == f"{ENV}/bin/activate" and file.size <= _TEXT_BYTES:
-            found += [match[1] for match in re.finditer(_MADE, _read(store, file))][:1]
+            made = re.search(_MADE, _read(store, file))
+            found += [made[1]] if made else []
     longest_first = sorted({re.escape(place.rstrip(b"/")) for place in found}, key=len, reverse=True)
     return rb"(?:%s)(?![\w.-])" % b"|".join(longest_first)
 
