@@ -120,6 +120,34 @@ def test_a_call_that_waits_fails_when_the_store_is_given_up(served: Served) -> N
         assert not thread.is_alive()
 
 
+def test_nodes_connect_although_more_came_at_once_than_the_kernel_of_node_0_remembers() -> None:
+    """Its queue is short on old systems (net.core.somaxconn is 128), and with SYN cookies it forgets who came."""
+    listener = ports.listening(only="127.0.0.1")
+    listener.listen(2)
+    clients: list[Client] = []
+    errors: list[StoreError] = []
+
+    def connect() -> None:
+        try:
+            clients.append(Client("127.0.0.1", ports.port_of(listener), key=KEY, timeout_s=60, host_s=6))
+        except StoreError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=connect) for _ in range(24)]
+    for thread in threads:
+        thread.start()
+    time.sleep(1)
+    store = Server(listener, KEY)
+    for thread in threads:
+        thread.join(90)
+
+    assert not errors
+    assert {client.add("n", 1) for client in clients} == {*range(1, 25)}
+    assert store.refused == 0
+    for client in clients:
+        client.close()
+
+
 def drips(sock: socket.socket) -> None:
     """A store that answers a byte at a time and never finishes."""
     nonce = secure.nonce()
@@ -166,10 +194,12 @@ def test_a_store_that_has_exited_or_was_never_there_is_an_error_that_says_so() -
             Client("127.0.0.1", port, key=KEY, timeout_s=0.1)
         held.listen()
 
-        def hang_up() -> None:
-            held.accept()[0].close()
+        def end() -> None:
+            connection, _ = held.accept()
+            held.close()
+            connection.close()
 
-        threading.Thread(target=hang_up, daemon=True).start()
+        threading.Thread(target=end, daemon=True).start()
         with pytest.raises(GoneError, match="the connection to the run's store is lost"):
             Client("127.0.0.1", port, key=KEY, timeout_s=30)
     between = Recorder(Served())

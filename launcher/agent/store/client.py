@@ -98,22 +98,27 @@ class Client(Store):
             pause = min(pause * 1.5, _PAUSE_MAX_S)
 
     def _greet(self, key: str, limit: float) -> secure.Session:
-        """Authenticate both ends to one another."""
+        """Authenticate both ends to one another.
+
+        Our nonce goes first: if more connect than node 0's kernel can queue, it forgets some that it has accepted, and
+        takes them up again only when data arrives.
+        """
+        nonce = secure.nonce()
         try:
+            self._sock.sendall(nonce)
             # Node 0 listens long before it answers.
             server_nonce = self._read(secure.NONCE_BYTES, self._soon(limit) if self._comes_back else limit)
         except ConnectionError as error:
             self._sock.close()
             if self._comes_back:
                 raise
-            raise GoneError(f"the connection to the run's store is lost: {error}") from error
+            raise _HungUpError("it hangs up before it has answered") from error
         except OSError:
             self._sock.close()
             raise
-        nonce = secure.nonce()
         session = secure.Session(key, secure.CLIENT, server_nonce, nonce)
         try:
-            self._sock.sendall(nonce + session.proof())
+            self._sock.sendall(session.proof())
             session.check_peer(self._read(secure.MAC_BYTES, self._soon(limit)))
         except ConnectionError as error:
             self._sock.close()

@@ -65,8 +65,9 @@ class Connection:
         return True
 
     def _ended(self) -> bool:
-        # A client that sent nothing has only checked whether the store is listening.
-        self.forged = not self.proved and bool(self._received)
+        # A client that sent nothing has only checked whether the store is listening, and one that has sent its nonce
+        # was too early, or has ended.
+        self.forged = not self.proved and len(self._received) not in (0, secure.NONCE_BYTES)
         return False
 
     def _answer_all(self) -> None:
