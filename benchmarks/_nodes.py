@@ -87,8 +87,9 @@ class Share:
         threads = [threading.Thread(target=self._node, args=(rank,), daemon=True) for rank in self._ranks]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join(LIMIT_S)
+        limit = time.monotonic() + LIMIT_S
+        while any(thread.is_alive() for thread in threads) and not self.errors and time.monotonic() < limit:
+            time.sleep(LOOK_S)
         if self.errors:
             raise RuntimeError(self.errors[0])
 
@@ -101,8 +102,7 @@ class Share:
         try:
             setup: Any = {"host": f"n{rank}", "node_rank": rank}
             store = process._present_store(self._job, setup, None, self._connected)  # type: ignore[arg-type]
-            watched = self._connected() if self._listener is None else store
-            nodes = FixedNodes(self._job, rank, f"n{rank}", "127.0.0.1", store, watched, lambda *_, **__: None)
+            nodes = FixedNodes(self._job, rank, f"n{rank}", "127.0.0.1", store, lambda *_, **__: None)
             nodes.network.fabric = fabric(rank)
             nodes.next_rendezvous(1)
             if self._job.contract != "torchrun":

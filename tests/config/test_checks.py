@@ -151,7 +151,7 @@ def test_a_variable_with_text_that_no_process_can_be_given_is_refused(distlaunch
         ("slurm", "container_mounts = ['/a:/a']", "container-mounts without a container"),
         ("k8s", "image = 'i'\npatch = ['none.yaml']", "patch "),
         ("local", "python = 'none'", "python 'none' is not on PATH"),
-        ("local", "nodes = 65", "nodes 65: this machine simulates at most 64"),
+        ("local", "nodes = 1001", "nodes 1001: this machine simulates at most 1000"),
     ],
 )
 def test_values_that_only_planning_finds_wrong_are_reported_with_their_line_too(
