@@ -6,6 +6,7 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -87,11 +88,14 @@ def test_a_wait_makes_way_for_other_threads_of_its_node_and_goes_on(served: Serv
         assert found.result(LONG_S) == [b"1"]
 
 
-def test_threads_of_one_node_wait_for_different_keys_over_one_connection(served: Served) -> None:
+def test_threads_of_one_node_wait_for_different_keys_over_one_connection(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each learns what it waits for at once, gives its sign, and none keeps the others waiting or polls."""
     client, count = served.client(), 8
-    served_calls, answered = served.store._values.begin, []
-    served.store._values.begin = lambda *args: answered.append(args) or served_calls(*args)  # type: ignore[method-assign]
+    begin, asked = served.store._values.begin, Mock()
+    asked.side_effect = begin
+    monkeypatch.setattr(served.store._values, "begin", asked)
     with ThreadPoolExecutor(count) as pool:
         found = [
             pool.submit(client.wait, {f"own/{at}": None, "all": None}, LONG_S, (f"sign/{at}", f"{at}"))
@@ -106,7 +110,7 @@ def test_threads_of_one_node_wait_for_different_keys_over_one_connection(served:
         served.store.set("all", "2")
         assert found[-1].result(LONG_S) == [None, b"2"]
     assert served.store.multi_get([f"sign/{at}" for at in range(count)]) == [str(at).encode() for at in range(count)]
-    assert len(answered) <= 4 * count, "one for each that begins or ends, and no more"
+    assert asked.call_count <= 4 * count, "one for each that begins or ends, and no more"
 
 
 def test_threads_that_know_different_values_of_a_key_both_learn_the_new_one(served: Served) -> None:

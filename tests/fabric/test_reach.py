@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import socket
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -198,3 +199,26 @@ def test_an_address_that_does_not_answer_is_not_waited_for_once_another_does(mon
                 client.setblocking(False)
                 client.connect_ex(("127.0.0.9", port))
             assert routes.first_reachable(["127.0.0.9", "127.0.0.1"], port) == "127.0.0.1"
+
+
+def test_a_node_answers_again_once_it_has_files_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Scarce(socket.socket):
+        """A listener whose process has no file descriptor left at first."""
+
+        left = 2
+
+        def accept(self) -> tuple[socket.socket, Any]:
+            Scarce.left -= 1
+            if Scarce.left >= 0:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().accept()
+
+    listener = Scarce()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    monkeypatch.setattr(socket, "create_server", lambda *_, **__: listener)
+    answerer = reach.Answerer(b"token")
+    target = reach.Target(1, "127.0.0.1", answerer.port, b"token")
+
+    assert reach.attempt([target], limit_s=30) == {target}
+    answerer.close()

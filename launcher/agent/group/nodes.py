@@ -69,9 +69,7 @@ class Members:
 class Nodes:
     """What fixed and elastic runs have in common: the store, the verdict of a round and the end of the run."""
 
-    def __init__(
-        self, job: Job, node_rank: int, host: str, master_addr: str, store: Any, tell: Tell
-    ) -> None:
+    def __init__(self, job: Job, node_rank: int, host: str, master_addr: str, store: Any, tell: Tell) -> None:
         self.job = job
         self.master_addr = master_addr
         self.node_rank = node_rank

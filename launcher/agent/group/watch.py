@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Set, T
 
 from .. import roles
 from ..job import Job
-from ..store.interface import GONE, Known, SilentError, Store, StoreError, UnreachableError, is_met
+from ..store.interface import GONE, Known, SilentError, StoreError, UnreachableError, is_met
 from ..system import facts
 from .hangs import ACT
 from .losses import QUIET, Losses, gone_agent, loss, responds_again, silence, unreachable

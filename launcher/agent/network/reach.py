@@ -25,6 +25,11 @@ _LIMIT_S = 4.0
 _STARVED_S = 30.0
 """The same if a connection to it is established: its host is up, and its process may be starved of CPU for a while."""
 
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
+"""Why a connection may not be accepted now, and the next one may."""
+
+_PAUSE_S = 0.05
+
 
 class Target(NamedTuple):
     """One address of one peer, and the token that it answers with."""
@@ -49,11 +54,16 @@ class Answerer:
         threading.Thread(target=self._run, daemon=True, name="reach").start()
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError):  # closed
-            while True:
+        while True:
+            try:
                 peer, _ = self._sock.accept()
-                with contextlib.suppress(OSError), peer:
-                    peer.sendall(self._token)
+            except OSError as error:
+                if error.errno not in _PASSING:
+                    return  # closed
+                time.sleep(_PAUSE_S)
+                continue
+            with contextlib.suppress(OSError), peer:
+                peer.sendall(self._token)
 
     def close(self) -> None:
         """Stop answering."""

@@ -171,9 +171,7 @@ class Client(Store):
         except (OSError, ValueError) as error:
             self.close()
             if getattr(error, "errno", None) in UNREACHABLE:
-                raise UnreachableError(
-                    f"the run's store has not answered for {self._host_s:.0f} s: {error}"
-                ) from error
+                raise UnreachableError(f"the run's store has not answered for {self._host_s:.0f} s: {error}") from error
             if isinstance(error, _TimedOutError):
                 raise SilentError(f"the run's store has not answered for {self._answer_s:.0f} s") from error
             raise GoneError(f"the connection to the run's store is lost: {error}") from error
@@ -193,7 +191,7 @@ class Client(Store):
             self._lock.release()
 
     def _interrupt(self) -> None:
-        """End the wait that is on the connection, or the next one; whoever waits asks again."""
+        """End the wait that is on the connection, or the next one; the thread that waits asks again."""
         with contextlib.suppress(OSError):  # it was interrupted often enough
             self._waker.send(b"\0")
 

@@ -1,7 +1,7 @@
 """Waits of several threads for keys of the run's store, over one connection: together they are one wait.
 
-One of the threads asks for the keys of all. A thread that begins to wait interrupts it, and then one asks again, for its
-keys, too. So no thread ends the wait of another, and a node needs no connection for each thread that waits.
+One of the threads asks for the keys of all. A thread that begins to wait interrupts it, and one of them asks again, for
+its keys, too. So no thread ends the wait of another, and a node needs no connection for each thread that waits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Ask = Callable[[float, Dict[str, Known], Tuple[str, str]], Values]
 class _Wait:
     """What one thread waits for."""
 
-    __slots__ = ("known", "sign", "limit", "values", "over")
+    __slots__ = ("known", "limit", "over", "sign", "values")
 
     def __init__(self, known: Mapping[str, Known], sign: Tuple[str, str], limit: float) -> None:
         self.known, self.sign, self.limit = known, sign, limit
