@@ -75,8 +75,10 @@ class Client(Store):
         """Why the connection was given up: what all further calls raise, in whichever thread."""
 
         self._connect(addr, port, key, timeout_s, tell)
-        self._woken, self._waker = socket.socketpair()
-        for end in (self._woken, self._waker):
+        self._interrupts = socket.socketpair()
+        """Where a wait reads that it is to end, and where that is written."""
+
+        for end in self._interrupts:
             end.setblocking(False)
 
     def _connect(self, addr: str, port: int, key: str, timeout_s: float, tell: Callable[[str], None]) -> None:
@@ -193,7 +195,7 @@ class Client(Store):
     def _interrupt(self) -> None:
         """End the wait that is on the connection, or the next one; the thread that waits asks again."""
         with contextlib.suppress(OSError):  # it was interrupted often enough
-            self._waker.send(b"\0")
+            self._interrupts[1].send(b"\0")
 
     def _send(self, request: Any) -> None:
         text = json.dumps(request).encode()
@@ -211,7 +213,7 @@ class Client(Store):
                 break
             if ready:
                 with contextlib.suppress(OSError):
-                    self._woken.recv(64)
+                    self._interrupts[0].recv(64)
                 self._send([END_WAIT])
             elif limit_s == self._answer_s:
                 raise _TimedOutError("timed out")
@@ -223,7 +225,7 @@ class Client(Store):
 
     def _ready(self, limit_s: float) -> Set[socket.socket]:
         """The sockets with data: the connection's and, while a call waits, the one that `wake` writes to."""
-        sockets = {sock.fileno(): sock for sock in (self._sock, *([self._woken] if self._is_waiting else ()))}
+        sockets = {sock.fileno(): sock for sock in (self._sock, *(self._interrupts[:1] if self._is_waiting else ()))}
         poll = select.poll()
         for fd in sockets:
             poll.register(fd, select.POLLIN)
@@ -248,7 +250,7 @@ class Client(Store):
 
     def close(self) -> None:
         """Close the connection."""
-        for sock in (self._sock, self._woken, self._waker):
+        for sock in (self._sock, *self._interrupts):
             sock.close()
 
     def _soon(self, limit: float) -> float:

@@ -42,9 +42,6 @@ _END_BYTES = 128 * 1024
 _TOLD = 8
 """Maximum number of agents that have not read their start signal yet: each holds one of our file descriptors."""
 
-_MOST_NODES = 1000
-"""Of one run; each takes about 20 MiB of memory."""
-
 _FAREWELL_S = 10.0
 """How long an agent may take to exit after its final event."""
 
@@ -67,9 +64,8 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
 
     def plan(self, spec: JobSpec, run_dir: Path) -> LocalPlan:
         """One agent per node, each with an equal share of the GPUs."""
-        if spec.nodes.max > _MOST_NODES:
-            why = f"this machine simulates at most {_MOST_NODES}"
-            raise SpecError(f"nodes {spec.nodes}: {why}", hint="use a cluster for more")
+        if spec.nodes.max > 1000:  # each takes about 20 MiB of memory
+            raise SpecError(f"nodes {spec.nodes}: this machine simulates at most 1000", hint="use a cluster for more")
         if inside := batch.found(os.environ):
             output.warn(f"local uses only this host of {inside.text}; all of them: {inside.way_out}")
         python = programs.find_python(spec)
