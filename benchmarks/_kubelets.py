@@ -1,4 +1,4 @@
-"""The kubelets of a cluster without real nodes: pods that are bound to one run until they are deleted, and have logs."""
+"""The kubelets of a cluster without real nodes: bound pods run until they are deleted, and have logs."""
 
 from __future__ import annotations
 
@@ -82,12 +82,13 @@ class Kubelets:
         """Hear of all bound pods, and do with each what its kubelet would."""
         query = {"watch": "true", "fieldSelector": _BOUND}
         while True:
-            with contextlib.suppress(TestbedError, TimeoutError, RuntimeError):  # the pool is closed
-                with self._kube.connect().lines("/api/v1/pods", silent_s=_SILENT_S, **query) as lines:
-                    for text in lines:
-                        event = json.loads(text)
-                        if event["type"] in ("ADDED", "MODIFIED"):
-                            self._hear(event["object"])
+            with (
+                contextlib.suppress(TestbedError, TimeoutError, RuntimeError),  # the pool is closed
+                self._kube.connect().lines("/api/v1/pods", silent_s=_SILENT_S, **query) as lines,
+            ):
+                for event in map(json.loads, lines):
+                    if event["type"] in ("ADDED", "MODIFIED"):
+                        self._hear(event["object"])
             time.sleep(0.2)
 
     def _hear(self, pod: Object) -> None:

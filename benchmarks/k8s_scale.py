@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks._kubelets import Kubelets, line
 from benchmarks._measure import Contender, environment, measure
 from benchmarks.scale import slope
+from launcher.backends.kubernetes.demand import MOST_FOLLOWED
 from testbed import Testbed, kube_builds, kube_programs, packages, wait_until
 from testbed.kube_conf import KubeOptions
 from testbed.kube_image import PINNED
@@ -144,11 +145,17 @@ def run(kube: Kube, shell: Shell, nodes: int) -> dict[str, Cost]:
     return costs
 
 
-def allowed(name: str, nodes: int) -> int | None:
-    """How many calls a command may make."""
-    pages = math.ceil(nodes / PAGE)
-    limits = {"submission": SUBMISSION_CALLS, "submission, no GPUs": SUBMISSION_CALLS, "status": pages + 1}
-    return limits.get(name)
+def ratios(name: str, cost: Cost) -> dict[str, float]:
+    """What a command has used of what it may; of few pods, `status` may read all logs."""
+    if name.startswith("submission"):
+        return {"API calls": cost.calls / SUBMISSION_CALLS}
+    if cost.nodes <= MOST_FOLLOWED:
+        return {}
+    pages = math.ceil(cost.nodes / PAGE)
+    return {
+        "status": {"API calls": cost.calls / (pages + 1)},  # and the log of node 0
+        "logs of one node": {"logs opened": cost.logs / 2},
+    }.get(name, {})
 
 
 def show(found: list[dict[str, Cost]]) -> None:
@@ -163,8 +170,8 @@ def show(found: list[dict[str, Cost]]) -> None:
         print(f"| {name} | slope | " + " | ".join(slope(costs, column) for column in Cost._fields[1:]) + " |")
     for each in found:
         for name, cost in each.items():
-            if limit := allowed(name, cost.nodes):
-                print(f"{cost.nodes} pods, {name}: API calls, ratio to what is allowed {cost.calls / limit:.3f}")
+            for what, ratio in ratios(name, cost).items():
+                print(f"{cost.nodes} pods, {name}, {what}: ratio to what is allowed {ratio:.3f}")
 
 
 def main() -> None:
