@@ -81,7 +81,7 @@ class Kubelets:
     def _watch(self) -> None:
         """Hear of all bound pods, and do with each what its kubelet would."""
         query = {"watch": "true", "fieldSelector": _BOUND}
-        while True:
+        while not self._server.over:
             with (
                 contextlib.suppress(TestbedError, TimeoutError, RuntimeError),  # the pool is closed
                 self._kube.connect().lines("/api/v1/pods", silent_s=_SILENT_S, **query) as lines,
@@ -103,6 +103,7 @@ class Kubelets:
         try:
             if deleted:
                 self._server.ended.add(pod["metadata"]["name"])
+                self._api.patch(f"{path}/status", {"status": _stopped(pod)})  # it may stay, for a finalizer
                 self._api.delete(path, gracePeriodSeconds=0)
             else:
                 self._api.patch(f"{path}/status", {"status": _running(pod)})
@@ -132,6 +133,15 @@ def _running(pod: Object) -> dict[str, Any]:
         "conditions": [{"type": kind, "status": "True", "lastTransitionTime": now} for kind in kinds],
         "containerStatuses": containers,
     }  # fmt: skip
+
+
+def _stopped(pod: Object) -> dict[str, Any]:
+    """The status of a pod whose containers were asked to stop, and did."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    end = {"terminated": {"exitCode": 143, "reason": "Error", "startedAt": now, "finishedAt": now}}
+    known = pod["status"].get("containerStatuses") or ()
+    statuses = [{**each, "ready": False, "started": False, "state": end} for each in known]
+    return {"phase": "Failed", "containerStatuses": statuses}
 
 
 class _Server(ThreadingHTTPServer):

@@ -10,6 +10,7 @@ and so are their kubelets (`_kubelets.py`). The commands are run by a service ac
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import sys
@@ -126,8 +127,9 @@ def run(kube: Kube, shell: Shell, nodes: int) -> dict[str, Cost]:
         found = json.loads(printed.splitlines()[-1])["result"]["run"]  # notes come before
         if costs[name].calls > SUBMISSION_CALLS:
             print("\n".join(calls))
+        print(f"{name}: {costs[name]}", flush=True)
         if not more:
-            shell("cancel", found)
+            shell("cancel", "--no-wait", found)
     wait_until(f"{nodes} pods to run", lambda: running(kube, shell.namespace) >= nodes, limit_s=LIMIT_S, every_s=1)
     print(f"{nodes} pods run after {time.monotonic() - began:.0f} s", flush=True)
     node = nodes // 2
@@ -136,10 +138,10 @@ def run(kube: Kube, shell: Shell, nodes: int) -> dict[str, Cost]:
         "ls": ("ls",),
         "ls --on": ("ls", "--on", "k8s"),
         "logs of one node": ("logs", "--node", str(node), found),
-        "cancel": ("cancel", found),
+        "cancel --no-wait": ("cancel", "--no-wait", found),
     }.items():
-        printed, costs[name], calls = shell(*words, nodes=nodes)
-        print(f"{name}: {len(printed.splitlines())} lines, {len(calls)} calls", flush=True)
+        printed, costs[name], _ = shell(*words, nodes=nodes)
+        print(f"{name}: {len(printed.splitlines())} lines, {costs[name]}", flush=True)
         if name == "logs of one node" and line(node) not in printed:
             raise SystemExit(f"the log of node {node}: {printed}")
     return costs
@@ -188,13 +190,14 @@ def main() -> None:
         Path(scratch, "project/x.py").write_text("print(1)\n")
         flags = {"kube-apiserver": audit.flags, "kube-controller-manager": rate, "kube-scheduler": rate}
         settings = KubeOptions(nodes=False, lost_after_s=3600, flags=flags)
-        with Testbed().up(1, kubernetes=settings) as testbed:
-            kubelets = Kubelets(testbed.kube, testbed.address)
+        with (
+            Testbed().up(1, kubernetes=settings) as testbed,
+            contextlib.closing(Kubelets(testbed.kube, testbed.address)) as kubelets,
+        ):
             found = []
             for nodes in map(int, options.pods.split(",")):
                 kubelets.add(nodes)
                 found.append(run(testbed.kube, Shell(testbed.kube, Path(scratch), audit), nodes))
-            kubelets.close()
             if kubelets.failures:
                 sys.exit(f"{len(kubelets.failures)} requests of the kubelets failed: {kubelets.failures[0]}")
     show(found)
