@@ -120,30 +120,28 @@ def running(kube: Kube, namespace: str) -> int:
 
 def run(kube: Kube, shell: Shell, nodes: int) -> dict[str, Cost]:
     """Start a run of this size, and look at it with each command."""
-    costs = {}
-    for name, more in (("submission, no GPUs", ()), ("submission", ("--gpus-per-node", "8"))):
-        began, words = time.monotonic(), ("--nodes", str(nodes), *more, "--detach", "--output", "json", "x.py")
-        printed, costs[name], calls = shell("k8s", *words, nodes=nodes)
-        found = json.loads(printed.splitlines()[-1])["result"]["run"]  # notes come before
-        if costs[name].calls > SUBMISSION_CALLS:
+    costs: dict[str, Cost] = {}
+
+    def measured(name: str, *words: str) -> str:
+        printed, costs[name], calls = shell(*words, nodes=nodes)
+        print(f"{name}: {len(printed.splitlines())} lines, {costs[name]}", flush=True)
+        if ratios(name, costs[name]).get("API calls", 0) > 1:
             print("\n".join(calls))
-        print(f"{name}: {costs[name]}", flush=True)
-        if not more:
-            shell("cancel", "--no-wait", found)
+        return printed
+
+    began, starts = time.monotonic(), ("k8s", "--nodes", str(nodes), "--detach", "--output", "json")
+    printed = measured("submission", *starts, "--gpus-per-node", "8", "x.py")
+    found = json.loads(printed.splitlines()[-1])["result"]["run"]  # notes come before
     wait_until(f"{nodes} pods to run", lambda: running(kube, shell.namespace) >= nodes, limit_s=LIMIT_S, every_s=1)
     print(f"{nodes} pods run after {time.monotonic() - began:.0f} s", flush=True)
+    measured("status", "status", found)
+    measured("ls", "ls")
+    measured("ls --on", "ls", "--on", "k8s")
     node = nodes // 2
-    for name, words in {
-        "status": ("status", found),
-        "ls": ("ls",),
-        "ls --on": ("ls", "--on", "k8s"),
-        "logs of one node": ("logs", "--node", str(node), found),
-        "cancel --no-wait": ("cancel", "--no-wait", found),
-    }.items():
-        printed, costs[name], _ = shell(*words, nodes=nodes)
-        print(f"{name}: {len(printed.splitlines())} lines, {costs[name]}", flush=True)
-        if name == "logs of one node" and line(node) not in printed:
-            raise SystemExit(f"the log of node {node}: {printed}")
+    if line(node) not in (printed := measured("logs of one node", "logs", "--node", str(node), found)):
+        raise SystemExit(f"the log of node {node}: {printed}")
+    measured("cancel --no-wait", "cancel", "--no-wait", found)
+    measured("submission, no GPUs", *starts, "x.py")
     return costs
 
 
