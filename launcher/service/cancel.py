@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from launcher.runs.records import Run
 
 _EXTRA_S = 10.0
+_EACH_S = 0.1
+"""Of each node: by default, Kubernetes' controllers make 20 requests a second, and a pod's end takes two of them."""
+
 _LOCK_S = 60.0
 """A submitting process sees the request within a second and undoes the submission; unresponsive hosts take longer."""
 
@@ -72,7 +75,7 @@ def _end(found: Run, *, force: bool) -> Run:
 
 def _wait(run: Run, *, force: bool) -> RunState:
     """Wait for the final state. Raises `CommandError` if the run does not end in time."""
-    limit = time.monotonic() + _EXTRA_S + (0.0 if force else run.grace_s)
+    limit = time.monotonic() + _EXTRA_S + _EACH_S * len(run.hosts) + (0.0 if force else run.grace_s)
     pause = _POLL_S[0]
     while time.monotonic() < limit:
         state = observe.state_of(run)

@@ -42,6 +42,7 @@ SMALLEST_ON_CLUSTERS = {
     "slurm.py": ("--rounds", "1", "--no-warm-up", "--only", "distlaunch --detach,sbatch,submitit,distlaunch"),
     "ssh.py": ("--hosts", "2", "--rounds", "1", "--only", "floor,distlaunch"),
     "k8s.py": ("--nodes", "3", "--rounds", "1", "--no-warm-up"),
+    "k8s_scale.py": ("--pods", "3,6"),
     "env_ship.py": ("--rounds", "1", "--modules", "20", "--hosts", "3", "--megabytes", "8"),
 }
 """These start clusters of their own."""
@@ -73,6 +74,7 @@ COMPARED = {
     "ssh.py": ("distlaunch / floor",),
     "env_ship.py": ("brought before / from the slow directory", "3 hosts / 2 hosts", "bytes on the busiest link"),
     "k8s.py": ("kubectl apply", "ratio  "),
+    "k8s_scale.py": ("| submission | 6 |", "| status | slope |", "6 pods, submission, API calls: ratio"),
 }
 """What each prints, at least."""
 
@@ -82,6 +84,7 @@ MARKS = {
     "ssh.py": pytest.mark.ssh,
     "env_ship.py": pytest.mark.ssh,
     "k8s.py": pytest.mark.k8s,
+    "k8s_scale.py": pytest.mark.k8s,
 }
 ONLY_STARTED = ("doctor.py", "clusters.py", "frameworks.py")
 """They take long, and the tests of doctor, of login nodes and races, and of frameworks, do what they measure."""

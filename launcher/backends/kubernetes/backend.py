@@ -82,7 +82,8 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         job = agents.job(spec, self.opts, run, commands, objects.master(self.opts.kind, name, roles))
         packed = config_maps.archives(snapshot, bundled=any(bundled for _, bundled in commands))
         # No bytecode: the image has its own Python, and ConfigMaps are small.
-        sent = config_maps.contents(json.dumps(job.to_json(), indent=1) + "\n", agent_archive.parts(), packed)
+        text = json.dumps(job.to_json(), indent=1) + "\n"
+        sent = config_maps.contents(text, agent_archive.parts(), packed, job.max_nodes)
         made = self._objects(spec, run, name, sent)
         master = master_text(job.rendezvous["addr"], job.master_port)
         return KubernetesPlan(

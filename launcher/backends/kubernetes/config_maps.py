@@ -34,6 +34,9 @@ _SMALL_PIECES = 8
 _LARGE_BYTES = 960_000
 """A ConfigMap holds at most 1 MiB."""
 
+_SMALL_NODES = 64
+"""Each node fetches, and its kubelet watches, every ConfigMap: those of a larger run are few and large."""
+
 _LEAST_BYTES = 16_000
 """Less of an archive is not worth a piece."""
 
@@ -70,13 +73,16 @@ def collect(spec: JobSpec, own: list[str], leave_out: Path) -> Snapshot:
     return found
 
 
-def contents(spec_text: str, agent: Mapping[str, bytes], packed: Mapping[str, bytes]) -> list[dict[str, Any]]:
+def contents(
+    spec_text: str, agent: Mapping[str, bytes], packed: Mapping[str, bytes], nodes: int
+) -> list[dict[str, Any]]:
     """The `data` and `binaryData` of each ConfigMap: as few as possible, of which the first one has the spec.
 
     `agent`: its parts. The archives are cut into `files.tgz.000`, `files.tgz.001`, ..., which the agent joins.
     """
     total = sum(map(len, packed.values()))
-    size = SMALL_BYTES if total <= SMALL_BYTES * _SMALL_PIECES else _LARGE_BYTES
+    is_small = nodes <= _SMALL_NODES and total <= SMALL_BYTES * _SMALL_PIECES
+    size = SMALL_BYTES if is_small else _LARGE_BYTES
     made: list[dict[str, Any]] = [{"data": {"spec.json": spec_text}, "binaryData": {}}]
     rooms = [size - len(json.dumps(spec_text)) * 3 // 4]  # it is not base64
 
