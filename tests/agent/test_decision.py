@@ -25,7 +25,7 @@ STOP: AgentToGroup = {"stop": "preempted", "deadline": 0.0, "signal": 15, "leave
 
 
 class Nodes:
-    """Two nodes of a run over a real store, each with its own connection."""
+    """Two nodes of a run over a real store, each with its own connections."""
 
     def __init__(self) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
@@ -33,10 +33,11 @@ class Nodes:
         port = listener.getsockname()[1]
         self.connected: Callable[[], Any] = lambda: connect(self.job, "127.0.0.1", port, listen_fd=None, warn=print)
         store = connect(self.job, "127.0.0.1", port, listen_fd=listener.detach(), warn=print)
-        self.client: Any = self.connected()
+        self.clients: list[Any] = [self.connected(), self.connected()]
+        stores: list[Any] = [(store, store), self.clients]
         self.parts = [
-            FixedNodes(self.job, rank, f"n{rank}", "127.0.0.1", each, lambda *_, **__: None)
-            for rank, each in enumerate((store, self.client))
+            FixedNodes(self.job, rank, f"n{rank}", "127.0.0.1", store, watched, lambda *_, **__: None)
+            for rank, (store, watched) in enumerate(stores)
         ]
 
 
@@ -44,7 +45,8 @@ class Nodes:
 def nodes() -> Iterator[Nodes]:
     found = Nodes()
     yield found
-    found.client.close()
+    for client in found.clients:
+        client.close()
 
 
 EARLY = """

@@ -36,7 +36,7 @@ def test_a_shutdown_message_of_a_lost_node_does_not_count_for_its_replacement(
     monkeypatch.setattr(nodes_module, "_BARRIER_AFTER_SUCCESS_S", 600.0)
     job = Job("r-1", ["x.py"], "script", "/", {}, "/", {}, min_nodes=2, max_nodes=2)
     store = CountingStore(ports.listening(only="127.0.0.1"), "k" * 32)
-    first, lost, new = (Nodes(job, node, "-", "127.0.0.1", store, lambda *_, **__: None) for node in (0, 1, 1))
+    first, lost, new = (Nodes(job, node, "-", "127.0.0.1", store, store, lambda *_, **__: None) for node in (0, 1, 1))
     for node in (first, lost):
         node.members = nodes_module.Members(Prefixed("round/0", store), 2)
     lost.shutdown_barrier(reported=True, succeeded=False)

@@ -99,7 +99,6 @@ class FixedNodes(Nodes):
         self._watch.begin(f"{prefix}/verdict", expects_signs=True)
         if self.round == 0:
             self._explore(known=told is not None)
-        self._watch.attend()
         self._count_attempts(*go["attempt"])
         self.members = Members(Prefixed(prefix, self.store), nodes, self._finish if self.job.roles else None)
         return Round([count for count, same in go["workers"] for _ in range(same)], self.master_addr, go["port"])

@@ -1,4 +1,4 @@
-"""A node's connection to the run's store, for all of its threads; every call has a time limit."""
+"""A connection to the run's store from another node or thread; every call has a time limit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import select
 import socket
 import threading
 import time
-from typing import Any, Callable, Iterator, List, Mapping, Optional, Set, Tuple
+from typing import Any, Callable, Iterator, Set, Tuple
 
 from ..network import routes, secure
 from .interface import (
@@ -17,14 +17,12 @@ from .interface import (
     MAX_BYTES,
     UNREACHABLE,
     GoneError,
-    Known,
     SilentError,
     Store,
     StoreError,
     UnreachableError,
     watch_host,
 )
-from .waiting import SharedWaits
 
 _TimedOutError = socket.timeout
 """Distinct from `TimeoutError` before Python 3.10."""
@@ -39,7 +37,7 @@ _HANG_UPS = 5
 
 
 class Client(Store):
-    """A client of the store; calls of several threads wait for one another, and waits make way for other calls."""
+    """A client of the store; calls of several threads wait for one another, and a call that waits makes way."""
 
     def __init__(
         self,
@@ -70,15 +68,9 @@ class Client(Store):
         """Held by the thread that gets the connection next."""
 
         self._is_waiting = False
-        self._waits = SharedWaits(self._wait_once, self._interrupt)
-        self._lost: Optional[StoreError] = None
-        """Why the connection was given up: what all further calls raise, in whichever thread."""
-
         self._connect(addr, port, key, timeout_s, tell)
-        self._interrupts = socket.socketpair()
-        """Where a wait reads that it is to end, and where that is written."""
-
-        for end in self._interrupts:
+        self._woken, self._waker = socket.socketpair()
+        for end in (self._woken, self._waker):
             end.setblocking(False)
 
     def _connect(self, addr: str, port: int, key: str, timeout_s: float, tell: Callable[[str], None]) -> None:
@@ -136,54 +128,33 @@ class Client(Store):
             raise
         return session
 
-    def wait(
-        self, known: Mapping[str, Known], limit_s: float, sign: Tuple[str, str] = ("", "")
-    ) -> List[Optional[bytes]]:
-        """As in the base class; it ends early by `wake` alone."""
-        values = self._waits.wait(known, limit_s, sign)
-        return [None if value is None else value.encode() for value in values]
-
-    def _wait_once(self, limit_s: float, known: Mapping[str, Known], sign: Tuple[str, str]) -> Any:
-        return self._ask("wait", limit_s, known, *sign)
-
-    def wake(self) -> None:
-        """End the waits of the other threads, or the next one of each."""
-        self._waits.wake()
-
     def _ask(self, call: str, *args: Any) -> Any:
         with self._turn(waits=call == "wait"):
             try:
-                return self._answer_to(call, *args)
-            except StoreError as error:
-                self._lost = error
-                raise
-
-    def _answer_to(self, call: str, *args: Any) -> Any:
-        if self._lost is not None:
-            raise type(self._lost)(str(self._lost))
-        try:
-            self._send([call, *args])
-            self._await_answer()
-            limit = time.monotonic() + self._answer_s
-            head = self._read(LENGTH.size + secure.MAC_BYTES, limit)
-            (length,) = LENGTH.unpack_from(head)
-            answer = self._read(length, limit) if length <= MAX_BYTES else b""
-            self._session.check(head[LENGTH.size :], answer)
-            return json.loads(answer)
-        except (OSError, ValueError) as error:
-            self.close()
-            if getattr(error, "errno", None) in UNREACHABLE:
-                raise UnreachableError(f"the run's store has not answered for {self._host_s:.0f} s: {error}") from error
-            if isinstance(error, _TimedOutError):
-                raise SilentError(f"the run's store has not answered for {self._answer_s:.0f} s") from error
-            raise GoneError(f"the connection to the run's store is lost: {error}") from error
+                self._send([call, *args])
+                self._await_answer()
+                limit = time.monotonic() + self._answer_s
+                head = self._read(LENGTH.size + secure.MAC_BYTES, limit)
+                (length,) = LENGTH.unpack_from(head)
+                answer = self._read(length, limit) if length <= MAX_BYTES else b""
+                self._session.check(head[LENGTH.size :], answer)
+                return json.loads(answer)
+            except (OSError, ValueError) as error:
+                self.close()
+                if getattr(error, "errno", None) in UNREACHABLE:
+                    raise UnreachableError(
+                        f"the run's store has not answered for {self._host_s:.0f} s: {error}"
+                    ) from error
+                if isinstance(error, _TimedOutError):
+                    raise SilentError(f"the run's store has not answered for {self._answer_s:.0f} s") from error
+                raise GoneError(f"the connection to the run's store is lost: {error}") from error
 
     @contextlib.contextmanager
     def _turn(self, *, waits: bool) -> Iterator[None]:
         """The connection for one call, after those that came before; a wait ends once another call comes."""
         with self._next:
             if self._is_waiting:
-                self._interrupt()
+                self.wake()
             self._lock.acquire()
             self._is_waiting = waits
         try:
@@ -192,10 +163,10 @@ class Client(Store):
             self._is_waiting = False
             self._lock.release()
 
-    def _interrupt(self) -> None:
-        """End the wait that is on the connection, or the next one; the thread that waits asks again."""
-        with contextlib.suppress(OSError):  # it was interrupted often enough
-            self._interrupts[1].send(b"\0")
+    def wake(self) -> None:
+        """End a wait of another thread, or the next one."""
+        with contextlib.suppress(OSError):  # it was woken often enough
+            self._waker.send(b"\0")
 
     def _send(self, request: Any) -> None:
         text = json.dumps(request).encode()
@@ -213,7 +184,7 @@ class Client(Store):
                 break
             if ready:
                 with contextlib.suppress(OSError):
-                    self._interrupts[0].recv(64)
+                    self._woken.recv(64)
                 self._send([END_WAIT])
             elif limit_s == self._answer_s:
                 raise _TimedOutError("timed out")
@@ -225,7 +196,7 @@ class Client(Store):
 
     def _ready(self, limit_s: float) -> Set[socket.socket]:
         """The sockets with data: the connection's and, while a call waits, the one that `wake` writes to."""
-        sockets = {sock.fileno(): sock for sock in (self._sock, *(self._interrupts[:1] if self._is_waiting else ()))}
+        sockets = {sock.fileno(): sock for sock in (self._sock, *([self._woken] if self._is_waiting else ()))}
         poll = select.poll()
         for fd in sockets:
             poll.register(fd, select.POLLIN)
@@ -250,7 +221,7 @@ class Client(Store):
 
     def close(self) -> None:
         """Close the connection."""
-        for sock in (self._sock, *self._interrupts):
+        for sock in (self._sock, self._woken, self._waker):
             sock.close()
 
     def _soon(self, limit: float) -> float:

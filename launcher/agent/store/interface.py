@@ -110,13 +110,13 @@ class Store:
     ) -> List[Optional[bytes]]:
         """Wait until one of the keys is not as known any more, or for some time; the values of all of them.
 
-        It may end earlier, as by `wake`. `sign`: a key to be set first, with its value.
+        It may end earlier: by `wake`, or by another thread's call. `sign`: a key to be set first, with its value.
         """
         values = self._ask("wait", limit_s, dict(known), *sign)
         return [None if value is None else value.encode() for value in values]
 
     def wake(self) -> None:
-        """End the waits of other threads, or the next one of each."""
+        """End a wait of another thread, or the next one."""
 
     def name_of(self, key: str) -> str:
         """The key's name in the run's store."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .connection import Connection
 
 
-_MAX_WAITING, _MAX_NODES_WAITING = 256, 4096
+_MAX_WAITING = 256
 """How many connections, plus one per node, may be unauthenticated; beyond that, the oldest is closed, and may retry."""
 
 _PROVE_S = 10.0
@@ -60,12 +60,12 @@ class Server(Store):
         self.refused = 0
         """The number of connections that turned out not to know the key."""
 
-        self._max_waiting = _MAX_WAITING + min(nodes, _MAX_NODES_WAITING)
+        self._max_waiting = _MAX_WAITING + nodes
         self._key, self._tell, self._host_s = key, tell, host_s
         self._values = Values()
         self._due: Due[Connection] = Due()
         self._selector = selectors.DefaultSelector()
-        need = nodes + self._max_waiting + _OTHER_FILES
+        need = 2 * nodes + self._max_waiting + _OTHER_FILES
         if processes.allow_files(need) < need:
             tell(
                 f"the run's store may need {need} open files, and the hard limit of this process is lower (ulimit -Hn)"
