@@ -174,10 +174,15 @@ def show(found: list[dict[str, Cost]]) -> None:
                 print(f"{cost.nodes} pods, {name}, {what}: ratio to what is allowed {ratio:.3f}")
 
 
+def sizes(text: str) -> tuple[int, ...]:
+    """The numbers of pods, from `A,B`."""
+    return tuple(map(int, text.split(",")))
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pods", default="1000,5000", help="sizes of the runs")
+    parser.add_argument("--pods", type=sizes, default="1000,5000", help="sizes of the runs")
     options = parser.parse_args()
     rate = {"kube-api-qps": "2000", "kube-api-burst": "4000"}
     packages.require(packages.KUBERNETES)
@@ -193,7 +198,7 @@ def main() -> None:
             contextlib.closing(Kubelets(testbed.kube, testbed.address)) as kubelets,
         ):
             found = []
-            for nodes in map(int, options.pods.split(",")):
+            for nodes in options.pods:
                 kubelets.add(nodes)
                 found.append(run(testbed.kube, Shell(testbed.kube, Path(scratch), audit), nodes))
             if kubelets.failures:
