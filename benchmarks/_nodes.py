@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 LIMIT_S = 600.0
 LOOK_S = 0.02
 STACK_BYTES = 256 << 10
+SWITCH_S = 0.5
+"""Each thread that waits for the interpreter's lock looks for it this often: with many nodes in one process, and few
+CPUs, nothing else would happen. They do not compute for long, and give it away when they wait."""
 
 
 class Counts(NamedTuple):
@@ -84,6 +88,8 @@ class Share:
     def start(self) -> None:
         """Bring all nodes to where they would start their workers."""
         threading.stack_size(STACK_BYTES)
+        if self._listener is None:
+            sys.setswitchinterval(SWITCH_S)
         threads = [threading.Thread(target=self._node, args=(rank,), daemon=True) for rank in self._ranks]
         for thread in threads:
             thread.start()
