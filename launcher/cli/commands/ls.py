@@ -132,6 +132,8 @@ def _hosts(run: ClusterRun) -> str | None:
     """The first hosts, with the run's GPUs there if that is known."""
     gpus = run.get("gpus", {})
     named = [
-        f"{host} (GPU {summary.ranks_text(tuple(gpus[host]))})" if gpus.get(host) else host for host in run["hosts"]
+        f"{host} (GPU {summary.ranks_text(tuple(gpus[host]))})" if gpus.get(host) else host
+        for host in run["hosts"]
+        if host
     ]
     return folded(named, _HOSTS) or None
