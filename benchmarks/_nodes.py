@@ -98,6 +98,8 @@ class Share:
             time.sleep(LOOK_S)
         if self.errors:
             raise RuntimeError(self.errors[0])
+        if waiting := sum(thread.is_alive() for thread in threads):
+            raise TimeoutError(f"{waiting} of {len(threads)} nodes of one process have not met in {LIMIT_S:.0f} s")
 
     def _connected(self) -> Any:
         if self._listener is not None:
