@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, cast
 from launcher import output
 from launcher.console import json_lines, keys, summary
 from launcher.errors import RunContinuesError
-from launcher.service import attaching, observe
 from launcher.service.interrupts import Interrupts
 from launcher.service.leaving import Detached, Leaving
 
@@ -34,6 +33,8 @@ def interrupts(on_hangup: str, backend: AnyBackend | None) -> Interrupts:
 
 def attach(found: Run, asked: Asked, interrupts: Interrupts) -> int:
     """Follow a run that something else has started. Returns its exit code."""
+    from launcher.service import attaching, observe  # launches do not need them
+
     output.note(summary.heading(found))
     if (state := attaching.end(found)) is not None:
         return close(found, state, state["duration_s"] or 0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence
 
 from ._contract import Contract, Member, Variable
 from .env import of_place
@@ -25,8 +25,12 @@ class Mpi(Contract):
         return f"{found.name} {found.version}"
 
     def offer(self, env: Dict[str, str], workers: int) -> Dict[str, Any]:
-        """Where it is."""
-        return {"mpirun": self.vendor.mpirun, "slurm": env.get("SLURMD_NODENAME", "")}
+        """Where it is, and whether this node needs its components for libfabric."""
+        from ..fabric.sources import Tree
+        from ..mpi import libfabric
+
+        unused = libfabric.is_unused(self.vendor, env, Tree())
+        return {"mpirun": self.vendor.mpirun, "slurm": env.get("SLURMD_NODENAME", ""), "libfabric": not unused}
 
     def variables(self, member: Member) -> List[Variable]:
         """torch's, and those that no framework reads."""
@@ -34,7 +38,17 @@ class Mpi(Contract):
         started = Variable(
             "DISTLAUNCH_MPI", first["framework"], f"started by {first['mpirun']}, the same MPI on all nodes"
         )
-        return [started, *of_torch(member), *of_place(member)]
+        return [started, *without_libfabric(member.peers), *of_torch(member), *of_place(member)]
+
+
+def without_libfabric(peers: Sequence[Dict[str, Any]]) -> List[Variable]:
+    """Leave out Open MPI's components for libfabric, if no node needs them. `peers`: what the nodes have offered."""
+    if any(peer["libfabric"] for peer in peers):
+        return []
+    from ..mpi import libfabric
+
+    why = "no node has an RDMA device; Open MPI would look for one, and wait a second"
+    return [Variable(name, value, why) for name, value in libfabric.COMPONENTS.items()]
 
 
 CONTRACT = Mpi()
