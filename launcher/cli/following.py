@@ -9,26 +9,20 @@ from typing import TYPE_CHECKING, cast
 from launcher import output
 from launcher.console import json_lines, keys, summary
 from launcher.errors import RunContinuesError
-from launcher.service.interrupts import Interrupts
 from launcher.service.leaving import Detached, Leaving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from launcher.backends._base import AnyBackend
     from launcher.results.run import Followed, RunState, Started
     from launcher.runs.records import Run
     from launcher.service.attaching import Asked
     from launcher.service.fetching import Fetching
+    from launcher.service.interrupts import Interrupts
 
 
 _USAGE_S = 600.0
 """After a run of this length, the closing lines have what it has used."""
-
-
-def interrupts(on_hangup: str, backend: AnyBackend | None) -> Interrupts:
-    """How this process obeys signals; `on_hangup`: `cancel` or `detach`, empty for what fits the backend."""
-    return Interrupts(detaches=on_hangup == "detach" or (not on_hangup and not (backend and backend.is_here)))
 
 
 def attach(found: Run, asked: Asked, interrupts: Interrupts) -> int:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from launcher import backends, output
 from launcher.cli import late_options, parameters, spellings
-from launcher.console import summary
 from launcher.errors import SpecError
+from launcher.service import interrupts as interrupting
 from launcher.service import launch as service
 from launcher.service import rendered
 from launcher.service.launch_options import LaunchOptions
@@ -155,12 +155,9 @@ def launch_planned(planned: service.Launch, values: dict[str, Any]) -> int:
     if request.options.dry_run or request.options.render_to:
         show_rendered(planned)
         return 0
-    # Imported here: only a launch needs it.
-    from launcher.cli import following
-
     if output.form() == "id" and not request.options.detach:
         raise SpecError("--output id prints the job's id of a run that is not followed", hint="add --detach")
-    with following.interrupts(request.on_hangup, request.backend) as interrupts:
+    with interrupting.of(request.on_hangup, request.backend) as interrupts:
         run = service.start(planned, interrupts)
         if others := run.id != planned.path.name:
             output.note(f"{run.id} has not ended, so no other run of this name is started")
@@ -199,11 +196,15 @@ def _check_ranks(planned: service.Launch) -> None:
     counts = [node.workers for node in planned.plan.nodes]
     if None in counts:
         return
-    world = sum(count or 0 for count in counts)
-    if request.options.interactive and int(request.options.interactive) >= world:
+    world, typed = sum(count or 0 for count in counts), request.options.interactive
+    if not typed and not any(rank >= world for rank in request.ranks or ()):
+        return
+    from launcher.console import summary  # only an error needs it
+
+    if typed and int(typed) >= world:
         hint = f"ranks: {summary.ranks_text(range(world))}"
         name = "debug" if request.options.debug else "interactive"
-        raise SpecError(f"--{name} {request.options.interactive}: there is no such rank", hint=hint)
+        raise SpecError(f"--{name} {typed}: there is no such rank", hint=hint)
     if not request.ranks:
         return
     missing = [rank for rank in request.ranks if rank >= world]
@@ -225,9 +226,9 @@ def _check_fetch(planned: service.Launch) -> None:
 
 def follow(planned: service.Launch, run: Run, interrupts: Interrupts) -> int:
     """Follow a run that was started here to its end. Returns its exit code."""
-    # Imported here: only a launch that is followed needs it.
+    # Imported here: only a launch that is followed needs it, and its agents start meanwhile.
     from launcher.cli import following
-    from launcher.service import arrays
+    from launcher.console import summary
     from launcher.service import following as service_following
     from launcher.service.follow import View
 
@@ -244,6 +245,8 @@ def follow(planned: service.Launch, run: Run, interrupts: Interrupts) -> int:
 
     def follow(leaving: Leaving) -> tuple[Run, RunState]:
         if run.tasks:
+            from launcher.service import arrays  # few runs are one
+
             return run, arrays.follow(run, leaving)
         shown = partial(service.note_places, planned)
         ended, outcome = service_following.follow(run, request.backend, view, leaving, restarted=shown)
@@ -264,6 +267,8 @@ def _follow_other(planned: service.Launch, run: Run, interrupts: Interrupts) -> 
 
 def show_rendered(planned: service.Launch) -> None:
     """Print what would be sent, or write it to files."""
+    from launcher.console import summary  # only this needs it before a launch
+
     texts, written, data, sent = rendered.render(planned)
     job = planned.request.job
     if not written:

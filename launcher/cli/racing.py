@@ -10,6 +10,7 @@ from launcher.cli import following
 from launcher.cli import launch as launching
 from launcher.console import live_line, summary
 from launcher.service import candidates, race
+from launcher.service import interrupts as interrupting
 from launcher.service.leaving import Detached
 from launcher.system.question import Question
 
@@ -33,7 +34,7 @@ def launch(values: dict[str, Any]) -> int:
         return launching.launch_planned(entry.alone, values)
     tries = [launching.checked(each, values) for each in entry.tries]
     request = tries[0].request
-    with following.interrupts(request.on_hangup, request.backend) as interrupts:
+    with interrupting.of(request.on_hangup, request.backend) as interrupts:
         run = race.create(entry.path, entry.about, tries)
         output.note(summary.heading(run))
         wait = not request.options.detach

@@ -17,10 +17,17 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from launcher.backends._base import AnyBackend
+
 _STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASS_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _LEAVES = 3
 """This many Ctrl-C end the launcher, whatever it is doing."""
+
+
+def of(on_hangup: str, backend: AnyBackend | None) -> Interrupts:
+    """How this process obeys signals; `on_hangup`: `cancel` or `detach`, empty for what fits the backend."""
+    return Interrupts(detaches=on_hangup == "detach" or (not on_hangup and not (backend and backend.is_here)))
 
 
 class Interrupts:

@@ -10,7 +10,7 @@ from launcher import output
 from launcher.agent.failures import Failure
 from launcher.agent.roles import IGNORE
 from launcher.agent.secret_files import NOTIFY_FILE
-from launcher.console import live_line, summary
+from launcher.console import live_line
 from launcher.errors import RequestError, StorageError
 from launcher.runs import cancel_notes, directories, lock, records
 from launcher.service import undo
@@ -162,4 +162,6 @@ def _leave(run: records.Run, handle: Handle, *, stopped: bool) -> None:
 
 def note_places(launch: Launch, run: records.Run) -> None:
     """Print the table of nodes, with the master address."""
+    from launcher.console import summary  # agents start meanwhile
+
     output.note(*summary.plan_table(launch.plan, run.known.get("rendezvous"), run.hosts).splitlines())

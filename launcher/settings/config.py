@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -223,6 +224,7 @@ def build(cls: type[T], settings: Mapping[str, Setting]) -> T:
     return cls(**{key: setting.value for key, setting in settings.items()})
 
 
+@cache
 def field_types(cls: type) -> dict[str, type]:
     """Each field of an options class with its plain type; `tuple` stands for `tuple[str, ...]`."""
     hints = get_type_hints(cls)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.agent.system import facts, nvml
-from launcher.backends.local import backend
+from launcher.backends.local import gpus as local_gpus
 
 
 @pytest.mark.parametrize(
@@ -38,4 +38,4 @@ def test_simulated_nodes_get_an_equal_share_of_the_gpus(
     monkeypatch: pytest.MonkeyPatch, nodes: int, gpus: str, shares: list[list[str]] | None
 ) -> None:
     monkeypatch.setattr(nvml, "gpus", lambda: 4 if gpus else 0)
-    assert backend._gpu_shares(nodes, {"CUDA_VISIBLE_DEVICES": gpus}) == shares
+    assert local_gpus.shares(nodes, {"CUDA_VISIBLE_DEVICES": gpus}) == shares

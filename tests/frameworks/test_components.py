@@ -34,3 +34,15 @@ def test_what_ranks_are_told(local: Place, options: tuple[str, ...], seen: str) 
 
     assert done.exit_code == 0, done.stderr
     assert sorted(line.partition("] ")[2] for line in done.stdout.splitlines() if "] 6 " in line) == [seen] * 4
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize(("options", "fence"), [((), "ring"), (("--env=SLURM_PMIX_FENCE=mixed",), "mixed")])
+def test_the_barrier_of_slurm_that_ranks_start_with(on_slurm: Place, options: tuple[str, ...], fence: str) -> None:
+    text = 'import os\nfrom mpi4py import MPI\nprint(MPI.COMM_WORLD.size, os.environ.get("SLURM_PMIX_FENCE"))\n'
+    (on_slurm.work / "fence.py").write_text(text, encoding="utf-8")
+
+    done = on_slurm.run(BY_NAME["open-mpi-5"], *options, script="fence.py")
+
+    assert done.exit_code == 0, done.stderr
+    assert sorted(line.partition("] ")[2] for line in done.stdout.splitlines() if "] 4 " in line) == [f"4 {fence}"] * 4

@@ -30,7 +30,7 @@ _LINE = re.compile(r"\s*([\w-]+)\s*=")
 
 
 def is_unused(vendor: Vendor, env: Dict[str, str], tree: Tree) -> bool:
-    """Whether this node has no device for libfabric, and nobody has chosen Open MPI's components.
+    """Whether this node has no device for libfabric, and no one has chosen Open MPI's components.
 
     Args:
         vendor: the MPI.

@@ -20,11 +20,16 @@ OPEN_MPI, HYDRA, INTEL = "Open MPI", "hydra", "Intel MPI"
 _PMI = {OPEN_MPI: "pmix", HYDRA: "pmi2"}
 """What each speaks with Slurm, as `srun --mpi` names it."""
 
+SRUN = "srun"
 START = "DISTLAUNCH_MPI_START"
 """A variable of the user's: `mpirun` keeps Slurm from starting the ranks."""
 
 _OVERLAPS = (20, 11)
 """The first Slurm whose steps share CPUs only if asked to."""
+
+_FENCE = "SLURM_PMIX_FENCE"
+"""By default, Slurm lets ranks through the barrier of MPI_Init before all have come, and Open MPI 5 may crash then
+(open-mpi/ompi#12495). In the form of a ring it does not."""
 
 _VERSION_S = 20.0
 _VERSIONS = (
@@ -144,7 +149,7 @@ def speaks_with_slurm(vendor: Vendor, env: Dict[str, str]) -> bool:
 def _speaks_with_slurm(vendor: Vendor, env: Dict[str, str]) -> bool:
     import shutil  # only node 0 asks
 
-    srun = shutil.which("srun", path=env.get("PATH", os.defpath))
+    srun = shutil.which(SRUN, path=env.get("PATH", os.defpath))
     if "SLURM_PROCID" not in env or not srun or env.get(START) == "mpirun":
         return False
     try:
@@ -167,14 +172,16 @@ def step(vendor: Vendor, names: Sequence[str], counts: Sequence[int], group: str
     size = [f"--nodes={len(names)}", f"--ntasks={sum(counts)}", "--distribution=arbitrary"]
     size += [f"--het-group={group}"] if group else []
     shared = ["--overlap", "--overcommit", "--mem=0", "--kill-on-bad-exit=0", "--export=ALL", "--input=none"]
-    return ["srun", "--quiet", f"--mpi={_PMI[vendor.kind]}", *size, *shared]
+    return [SRUN, "--quiet", f"--mpi={_PMI[vendor.kind]}", *size, *shared]
 
 
-def of_step(env: Dict[str, str], hosts_file: str) -> Dict[str, str]:
-    """The variables of srun: those of the job, and none that srun takes for options."""
+def of_step(vendor: Vendor, env: Dict[str, str], hosts_file: str) -> Dict[str, str]:
+    """The variables of srun: those of the job and of Slurm's PMIx, and none that srun takes for options."""
     kept = {name: value for name, value in env.items() if not name.startswith(_OF_LAUNCHER)}
-    kept.update((name, env[name]) for name in ("SLURM_JOB_ID", "SLURM_CONF", "SLURM_CLUSTERS") if name in env)
-    return {**kept, "SLURM_HOSTFILE": hosts_file}
+    taken = ("SLURM_JOB_ID", "SLURM_CONF", "SLURM_CLUSTERS")
+    kept.update((name, value) for name, value in env.items() if name in taken or name.startswith("SLURM_PMIX_"))
+    fence = {_FENCE: "ring"} if vendor.kind == OPEN_MPI else {}
+    return {**fence, **kept, "SLURM_HOSTFILE": hosts_file}
 
 
 def hosts_text(vendor: Vendor, names: Sequence[str], counts: Sequence[int]) -> str:
@@ -215,9 +222,13 @@ def environment(vendor: Vendor, env: Dict[str, str], hosts_file: str, remote_she
     return {**found, **kept}
 
 
-def signal_in(vendor: Vendor, code: int) -> int:
-    """The signal that has ended mpirun, by its exit code; 0 if none has. Intel's is a shell script around it."""
-    return -code if code < 0 else code - 128 if vendor.name == INTEL and code > 128 else 0
+def signal_in(vendor: Vendor, name: str, code: int) -> int:
+    """The signal that has ended mpirun, by its exit code; 0 if none has. Intel's is a shell script around it.
+
+    `name`: of the program; srun ends with such a code after it has lost a rank by a signal.
+    """
+    is_script = vendor.name == INTEL and name != SRUN
+    return -code if code < 0 else code - 128 if is_script and code > 128 else 0
 
 
 def of_rank(vendor: Vendor, given: Dict[str, str], env: Dict[str, str]) -> Dict[str, str]:

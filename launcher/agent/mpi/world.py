@@ -115,9 +115,8 @@ class World(Starter):
             _write(hosts_file, "".join(f"{host}\n" for host in hosts))
             ours["DISTLAUNCH_MPI_HUB"] = hub_name(self._node, "%N")
             step = vendors.step(self._vendor, names, group.counts, of_slurm.pop())
-            self._mpirun = Mpirun(
-                [*step, *_STAND_IN], {**vendors.of_step(dict(os.environ), hosts_file), **ours}, job.cwd
-            )
+            within = vendors.of_step(self._vendor, dict(os.environ), hosts_file)
+            self._mpirun = Mpirun([*step, *_STAND_IN], {**within, **ours}, job.cwd)
         elif rank == 0:
             _write(hosts_file, vendors.hosts_text(self._vendor, names, group.counts))
             _write_shell(shell)
@@ -228,7 +227,7 @@ class World(Starter):
             return cause.of_node(host=host, node=node, message=text, kind=Failure.KILLED, time=time.time())
         if mpirun is None or mpirun.code in (None, 0) or mpirun.age_s() < (_LATE_S if mpirun.code > 0 else 0):
             return None
-        number = vendors.signal_in(self._vendor, mpirun.code)
+        number = vendors.signal_in(self._vendor, mpirun.name, mpirun.code)
         if number:
             text, kind = cause.killed(mpirun.name, cause.signal_name(number), facts.oom_kills())
             return cause.of_node(host=host, node=node, message=text, kind=kind, time=mpirun.ended_at)

@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, ClassVar
 from launcher import output
 from launcher.agent.failures import Failure
 from launcher.agent.job import LOOPBACK
-from launcher.agent.system import facts
 from launcher.backends._base import Backend, Record, Written, unrecorded
 from launcher.backends._files import FileStream
 from launcher.backends._plan import PlannedNode
 from launcher.backends._roles import names_of, parts_of_nodes, with_roles
 from launcher.backends._writing import write_beside, write_files
-from launcher.backends.local import processes, programs
+from launcher.backends.local import gpus, processes, programs
 from launcher.backends.local.handle import AgentProcess, LocalHandle
 from launcher.backends.local.options import LocalOptions
 from launcher.backends.local.plan import LocalPlan, argv_of, by_hand, spec_text
-from launcher.errors import BackendUnavailableError, CommandError, RequestError, SpecError, StorageError
+from launcher.errors import CommandError, RequestError, SpecError, StorageError
 from launcher.payload import agent_archive, scripts
 from launcher.runs.liveness import Liveness
 from launcher.system import batch, detached, input_file, proc, storage
@@ -72,12 +71,13 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
         for part in spec.parts:
             programs.find_program(part, python)
         nodes = spec.nodes.max
-        shares = _gpu_shares(nodes, {**os.environ, **spec.env}) if not self.opts.share_gpus else None
+        env = {**os.environ, **spec.env}
+        shares = gpus.shares(nodes, env) if not self.opts.share_gpus else None
 
         def workers(part: JobSpec) -> int:
             if part.workers_per_node != "auto":
                 return part.workers_per_node
-            return max(1, len(shares[0] if shares else _gpus({**os.environ, **spec.env})))
+            return max(1, len(shares[0] if shares else gpus.ids(env)))
 
         meet: Rendezvous = {"file": str(run_dir / "rendezvous.json")}
         job = spec.job(run=run_dir.name, directory=str(run_dir), rendezvous=meet)._replace(
@@ -276,25 +276,6 @@ def _is_done(stream: Path) -> bool:
     except OSError:
         return False
     return bool(last) and last[0].startswith(b'{"event":"done"')
-
-
-def _gpus(env: Mapping[str, str]) -> list[str]:
-    """The ids of this machine's GPUs. Raises `BackendUnavailableError` if their driver does not answer."""
-    try:
-        return facts.gpus(env)
-    except OSError as error:
-        raise BackendUnavailableError(str(error), hint="--nproc-per-node NUMBER starts workers without it") from error
-
-
-def _gpu_shares(nodes: int, env: Mapping[str, str]) -> list[list[str]] | None:
-    """An equal share of this machine's GPUs for each simulated node; None if there is nothing to divide."""
-    ids = _gpus(env) if nodes > 1 else []
-    if not ids:
-        return None
-    if len(ids) < nodes:
-        return [[ids[rank % len(ids)]] for rank in range(nodes)]
-    each = len(ids) // nodes
-    return [ids[rank * each : (rank + 1) * each] for rank in range(nodes)]
 
 
 BACKEND = LocalBackend

@@ -7,6 +7,7 @@ from typing import Annotated, Optional
 from launcher.cli import following
 from launcher.cli.parameters import OnOption, OutputOption, RunArgument, flag
 from launcher.service import attaching, finding, observe
+from launcher.service import interrupts as interrupting
 
 
 def attach(  # noqa: PLR0917 - one per option
@@ -32,8 +33,8 @@ def attach(  # noqa: PLR0917 - one per option
     if attaching.is_undecided(known):
         from launcher.cli import racing  # few runs need it
 
-        with following.interrupts(asked.on_hangup or "detach", None) as interrupts:
+        with interrupting.of(asked.on_hangup or "detach", None) as interrupts:
             return racing.resume(known, asked, interrupts)
     found = attaching.submitted(known)
-    with following.interrupts(asked.on_hangup or "detach", observe.backend_of(found)) as interrupts:
+    with interrupting.of(asked.on_hangup or "detach", observe.backend_of(found)) as interrupts:
         return following.attach(found, asked, interrupts)
