@@ -8,7 +8,7 @@ from launcher import output
 from launcher.console import live_line
 from launcher.errors import LaunchError
 from launcher.runs import directories
-from launcher.service import again, observe, putting_aside, resume
+from launcher.service import putting_aside, resume
 from launcher.service.follow import Follower
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ def follow(
         restarted(run)
         outcome = Follower(run, backend, view, leaving).follow(offsets)
     if outcome.exit_code is None:
+        from launcher.service import observe  # few runs need it
+
         raise observe.not_ended(run, forced=True)
     putting_aside.after(run, outcome.to_json())
     return run, outcome
@@ -54,6 +56,8 @@ def follow(
 
 def _again(run: Run, backend: AnyBackend, attempt: int, leaving: Leaving) -> Run | None:
     """Start the run again, unless another process that follows it has; None if neither can."""
+    from launcher.service import again  # few runs need it
+
     try:
         with leaving.interrupts.at_once(), live_line.waiting(f"starting {run.id} again"):
             return again.start(run, backend, attempt, doing=backend.name)
