@@ -32,8 +32,13 @@ if "tell" in sys.argv:
     for step in range(4):
         print(f"::distlaunch progress step={step + 1}/4 loss={4 - step}", flush=True)
         time.sleep(1.1)
-if "fail" in sys.argv and rank == 1:
-    raise ValueError("this batch is bad")
+if "fail" in sys.argv:
+    printed = "printed-" + os.environ["TORCHELASTIC_RESTART_COUNT"] + "-"
+    open(printed + str(rank), "w").close()
+    if rank == 1:
+        while not all(os.path.exists(f"{printed}{each}") for each in range(int(os.environ["WORLD_SIZE"]))):
+            time.sleep(0.01)
+        raise ValueError("this batch is bad")
 """
 
 
