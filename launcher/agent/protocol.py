@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import time
 from typing import Any, Dict, Iterator, List, NamedTuple, Tuple, Union
 
@@ -32,12 +31,6 @@ MAX_PENDING_BYTES = 1024 * 1024
 
 NOT_NEEDED = "this node is not needed: the run ended before it joined"
 """The warning of a node that joined after the others had finished."""
-
-ASKS_FOR_STACKS = 62
-"""Asks an agent for the stacks of its workers, and a worker for its own: SIGRTMAX - 2. See `stacks/dump.py`."""
-
-ASKS_ALL_FOR_STACKS = signal.SIGWINCH
-"""Asks agents whose scheduler signals all processes of a job: all others ignore this one by default."""
 
 STDOUT, STDERR = "stdout", "stderr"
 _MARKS = {STDOUT: "|", STDERR: "!"}

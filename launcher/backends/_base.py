@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from launcher.agent.protocol import ASKS_FOR_STACKS
+from launcher.agent.system.processes import ASKS_FOR_STACKS
 from launcher.backends._plan import Plan
 from launcher.backends._writing import write_files
 from launcher.errors import CommandError

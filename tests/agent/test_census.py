@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.agent.protocol import ASKS_FOR_STACKS
+from launcher.agent.system.processes import ASKS_FOR_STACKS
 from tests.agent.harness import SCRIPTS, Runner
 
 if TYPE_CHECKING:

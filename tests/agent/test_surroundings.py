@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.agent.protocol import ASKS_FOR_STACKS
+from launcher.agent.system.processes import ASKS_FOR_STACKS
 from tests.agent.harness import SCRIPTS
 from tests.agent.test_census import default_signals, differences
 

@@ -28,8 +28,8 @@ _OVERLAPS = (20, 11)
 """The first Slurm whose steps share CPUs only if asked to."""
 
 _FENCE = "SLURM_PMIX_FENCE"
-"""By default, Slurm lets ranks through the barrier of MPI_Init before all have come, and Open MPI 5 may crash then
-(open-mpi/ompi#12495). In the form of a ring it does not."""
+"""The form of the barrier of MPI_Init in Slurm's PMIx. By default, Open MPI 5 may crash in it (open-mpi/ompi#12495),
+presumably as it lets ranks through before all have come. As a ring, it did not in 80 starts."""
 
 _VERSION_S = 20.0
 _VERSIONS = (

@@ -8,7 +8,6 @@ from typing import Any, Dict, List, Optional
 
 from .. import cause, roles
 from ..failures import Failure
-from ..protocol import ASKS_ALL_FOR_STACKS, ASKS_FOR_STACKS
 from ..stream.writer import Writer
 from ..system import processes
 from .children import ServerProcess
@@ -42,7 +41,9 @@ class Stopping:
         self._place, self._job, self._out, self._loop = place, place.job, out, loop
         self._server, self._workers, self._outcome, self.stops = server, workers, outcome, stops
         self._stacks = stacks
-        self._asks_for_stacks = ASKS_ALL_FOR_STACKS if place.job.signals_reach_workers else ASKS_FOR_STACKS
+        self._asks_for_stacks = (
+            processes.ASKS_ALL_FOR_STACKS if place.job.signals_reach_workers else processes.ASKS_FOR_STACKS
+        )
         self._linger_until: Optional[float] = None
 
     # -- requests -----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import os
 import resource
 from typing import Dict
 
-from ..protocol import ASKS_FOR_STACKS as SIGNAL
+from ..system.processes import ASKS_FOR_STACKS as SIGNAL
 
 _HIGHEST = 1024
 """The descriptor is below this: the kernel's table grows with the highest one, and `select` takes no higher ones."""

@@ -22,6 +22,12 @@ _LAST_WORD_S = 1.0
 _WITH_VALUE = "-[^XW-]*[XW]|--check-hash-based-pycs"
 """Python options whose value is the next argument."""
 
+ASKS_FOR_STACKS = 62
+"""Asks an agent for the stacks of its workers, and a worker for its own: SIGRTMAX - 2. See `stacks/dump.py`."""
+
+ASKS_ALL_FOR_STACKS = signal.SIGWINCH
+"""Asks agents whose scheduler signals all processes of a job: all others ignore this one by default."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 PASSED_ON = frozenset(signal.valid_signals()) - {

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from launcher import output
-from launcher.agent.protocol import ASKS_ALL_FOR_STACKS
+from launcher.agent.system.processes import ASKS_ALL_FOR_STACKS
 from launcher.backends._base import Backend, Record, unrecorded
 from launcher.backends._files import FileStream
 from launcher.backends._outlook import Outlook
