@@ -100,6 +100,10 @@ def _is_a_part(argv: List[str]) -> bool:
 
         calls.main(rest)
     else:
+        if kind == "--ahead":
+            from . import ahead
+
+            ahead.become()
         return False
     return True
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from launcher.errors import SpecError
 from launcher.system import names as similar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from launcher.backends._base import AnyBackend
 
 ALIASES = {"k8s": "kubernetes"}
@@ -36,6 +39,24 @@ def about(name: str) -> str:
     import importlib
 
     return importlib.import_module(f"launcher.backends.{ALIASES.get(name, name)}").__doc__ or ""
+
+
+@contextmanager
+def begun(words: Sequence[str]) -> Iterator[None]:
+    """Begin what the backend of a command with these words can do while that is imported (`agent_ahead.py`)."""
+    name = words[0] if words else ""
+    known = name in names()
+    if not known or not any(os.path.exists(os.path.join(path, name, "agent_ahead.py")) for path in __path__):
+        yield
+        return
+    import importlib
+
+    ahead = importlib.import_module(f"launcher.backends.{name}.agent_ahead")
+    try:
+        ahead.start(words[1:])
+        yield
+    finally:
+        ahead.drop()
 
 
 def load(name: str) -> type[AnyBackend]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from launcher import backends
 from launcher.system import garbage
 
 if TYPE_CHECKING:
@@ -18,10 +19,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words[:1] == ["torchrun"]:  # has its own parser, and must start fast
             return _torchrun(words[1:])
         garbage.seldom()
-        # Imported here, so that Ctrl-C during the import is quiet, too.
-        from launcher.cli import app
+        with backends.begun(words):
+            # Imported here, so that Ctrl-C during the import is quiet, too.
+            from launcher.cli import app
 
-        return app.run(words)
+            return app.run(words)
     except KeyboardInterrupt:
         return 130
 

@@ -77,7 +77,7 @@ class Announcer:
         self._explain, self._explained = explain, False
         self._where = Places(shown=places)
 
-        self._said: dict[bytes, None] = {}
+        self._said: dict[int, None] = {}
         self._waits = Gathered[str](PATIENCE_S)
         self._warnings = NodeWarnings(len(hosts), more_cpus)
         self._unreached: dict[int, float] = {}
@@ -277,13 +277,11 @@ class Announcer:
             self._note(text)
 
     def _is_new(self, key: str) -> bool:
-        """Whether this was not announced lately. Digests are kept, as a node may send any number of long messages."""
-        import hashlib  # OpenSSL, while nothing waits for it
-
-        digest = hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=16).digest()
-        if digest in self._said:
+        """Whether this was not announced lately. Hashes are kept, as a node may send any number of long messages."""
+        known = hash(key)  # of 64 bits, with a secret of this process
+        if known in self._said:
             return False
-        self._said[digest] = None
+        self._said[known] = None
         if len(self._said) > _KNOWN:
             del self._said[next(iter(self._said))]
         return True

@@ -7,10 +7,10 @@ import sys
 import zlib
 from contextlib import suppress
 from functools import cache
-from importlib.util import cache_from_source
 
 import launcher
 from launcher.agent.system import files
+from launcher.payload import kept_agent
 
 _ROOT = os.path.dirname(launcher.__file__)
 _PACKING = os.path.join(os.path.dirname(__file__), "agent_packing.py")
@@ -20,21 +20,29 @@ _PACKING = os.path.join(os.path.dirname(__file__), "agent_packing.py")
 def packed() -> bytes:
     """The agent as a zipapp, with the same bytes for the same sources and Python.
 
-    It is kept beside Python's own bytecode of this module, and like that it is packed anew when a source has changed.
+    It is kept beside Python's own bytecode, and like that it is packed anew when a source has changed.
     """
-    signature = _signature()
-    kept = cache_from_source(__file__) + ".pyz"
-    with suppress(OSError), open(kept, "rb") as file:
-        if file.read(len(signature)) == signature:
-            return file.read()
+    found = kept()
+    if found is not None:
+        return found
     from launcher.payload import agent_packing
 
     made = agent_packing.whole(sources())
     if not sys.dont_write_bytecode:
         with suppress(OSError):  # as Python does without its own bytecode
-            os.makedirs(os.path.dirname(kept), exist_ok=True)
-            files.write_whole(kept, signature + made, sync=False)
+            os.makedirs(os.path.dirname(kept_agent()), exist_ok=True)
+            files.write_whole(kept_agent(), _signature() + made, sync=False)
     return made
+
+
+@cache
+def kept() -> bytes | None:
+    """What an earlier command packed, if it is of these sources."""
+    signature = _signature()
+    with suppress(OSError), open(kept_agent(), "rb") as file:
+        if file.read(len(signature)) == signature:
+            return file.read()
+    return None
 
 
 def _signature() -> bytes:

@@ -62,7 +62,7 @@ def top(here: Path) -> None:
     run = ended(here, "fail")
     theirs, ours = result_of(here, "top", run), distlaunch.get(run).top()
     for each in (*theirs["nodes"], *ours["nodes"]):
-        assert each.pop("silent_s") > 0
+        assert each.pop("silent_s") >= 0  # to a tenth
     assert theirs == ours
 
 

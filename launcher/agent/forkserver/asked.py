@@ -11,7 +11,7 @@ from typing import Any, Dict, List
 from ..channel import Channel
 from ..system import processes
 from ..warm import inherited, records
-from . import cpython, forks, kept, worker
+from . import archive, forks, kept, worker
 from .imported import Imported
 
 _WORD_S = 30.0
@@ -71,7 +71,7 @@ class Asked:
             return f"{wanted['cwd']}: {error.strerror}"
         if sum(len(os.fsencode(word)) + 1 for word in wanted["argv"]) > processes.title_bytes():
             return "the agent's command line is longer than that of the one that stands"
-        move_archive(wanted["argv"][2])
+        archive.move(wanted["argv"][2])
         worker.set_environment(wanted["env"])
         sys.path[:] = [wanted["argv"][2], *self._imported.search]
         sys.argv[:] = wanted["argv"][2:]
@@ -92,23 +92,6 @@ def json_like(value: Any) -> Any:
     import json
 
     return json.loads(json.dumps(value))
-
-
-def move_archive(path: str) -> None:
-    """Have modules that are imported from now on come from the archive of this run: that of the first may be gone."""
-    package = __name__.partition(".forkserver.")[0]
-    root = sys.modules[package]
-    old = os.path.dirname(root.__path__[0])
-    if old == path:
-        return
-    cpython.forget_archive(old)
-    for name, module in list(sys.modules.items()):
-        if (name == package or name.startswith(f"{package}.")) and hasattr(module, "__path__"):
-            module.__path__ = [path + each[len(old) :] for each in module.__path__]
-    for directory in [each for each in sys.path_importer_cache if f"{each}/".startswith(f"{old}/")]:
-        finder: Any = sys.path_importer_cache.pop(directory)
-        if hasattr(finder, "moved"):
-            sys.path_importer_cache[path + directory[len(old) :]] = finder.moved(path)
 
 
 def _renew_clocks() -> None:

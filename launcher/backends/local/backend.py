@@ -16,7 +16,7 @@ from launcher.backends._files import FileStream
 from launcher.backends._plan import PlannedNode
 from launcher.backends._roles import names_of, parts_of_nodes, with_roles
 from launcher.backends._writing import write_beside, write_files
-from launcher.backends.local import gpus, processes, programs
+from launcher.backends.local import agent_ahead, gpus, processes, programs
 from launcher.backends.local.handle import AgentProcess, LocalHandle
 from launcher.backends.local.options import LocalOptions
 from launcher.backends.local.plan import LocalPlan, argv_of, by_hand, spec_text
@@ -137,7 +137,6 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
         agents: list[AgentProcess] = [{"pid": 0, "start_ticks": 0} for _ in range(nodes)]
         handle: LocalHandle = {"run_dir": str(run_dir), "python": python, "output_dir": cwd, "agents": agents}
         told: list[detached.Told] = []
-        more = {"stdin": 0} if stdin else {}
         try:
             for agent in processes.of(handle):
                 agent.forget()
@@ -152,24 +151,14 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
                     agents[rank] = {"pid": identity.pid, "start_ticks": identity.start_ticks}
                     record(handle)
 
-                argv = argv_of(run_dir, python, rank)
-                out, err = directory / "stream", directory / "stderr"
-                if warm_s:
-                    from launcher.backends.local import warm  # few runs leave a server, or find one
-
-                    reason = warm.start(argv, cwd=cwd, outputs=(out, err), stay_s=warm_s, record=note)
-                    if reason is None:
-                        continue
-                    argv += warm.words(reason)
-                argv += ("--when-told",)
-                detached.start_detached(
-                    argv, cwd=cwd, env=os.environ, stdout=out, stderr=err, record=note, told=told, **more
-                )
+                place = detached.Place(cwd, directory / "stream", directory / "stderr", note)
+                _start_agent(argv_of(run_dir, python, rank), place, told, stdin=stdin, warm_s=warm_s)
             for word in told:
                 word.wait()
         except OSError as error:
             raise StorageError(f"{run_dir}: {error.strerror}") from error
         finally:
+            agent_ahead.drop()
             for word in told:
                 word.close()
         return handle
@@ -267,6 +256,23 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
         """Signal every agent, which passes the signal on."""
         for agent in processes.of(handle):
             (agent.ask if signum == self.asks_for_stacks else agent.send)(signum)
+
+
+def _start_agent(
+    argv: tuple[str, ...], place: detached.Place, told: list[detached.Told], *, stdin: bool, warm_s: float
+) -> None:
+    """Start one agent, from what already runs if possible; see `detached.start_detached` for `told`."""
+    if warm_s:
+        from launcher.backends.local import warm  # few runs leave a server, or find one
+
+        reason = warm.start(argv, place, stay_s=warm_s)
+        if reason is None:
+            return
+        argv += warm.words(reason)
+    elif not stdin and agent_ahead.take(argv, place, told):
+        return
+    fd = 0 if stdin else None
+    detached.start_detached((*argv, "--when-told"), env=os.environ, told=told, stdin=fd, **place._asdict())
 
 
 def _is_done(stream: Path) -> bool:

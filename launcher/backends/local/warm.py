@@ -12,35 +12,29 @@ from launcher.agent.warm import asking
 from launcher.system import detached, hangup, proc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 _ARCHIVE = 2
 _ROOM = "-" * 2048
 """In the command line of an agent that may leave a server: the place for the longest one of later runs."""
 
 
-def start(
-    argv: Sequence[str],
-    *,
-    cwd: str,
-    outputs: tuple[Path, Path],
-    stay_s: float,
-    record: Callable[[proc.Identity], None],
-) -> str | None:
-    """Have a standing server fork the agent, with its output in these files; the reason if none can.
+def start(argv: Sequence[str], place: detached.Place, *, stay_s: float) -> str | None:
+    """Have a standing server fork the agent, in its place; the reason if none can.
 
     It begins once it is recorded; without a record, it exits.
     """
     agent_file = Path(argv[_ARCHIVE]).read_bytes()
-    request = asking.Request(agent=trust.agent_name(agent_file), argv=argv, env=os.environ, cwd=cwd, stay_s=stay_s)
-    with detached.private(outputs[0]) as out, detached.private(outputs[1]) as err, hangup.as_found():
+    name = trust.agent_name(agent_file)
+    request = asking.Request(agent=name, argv=argv, env=os.environ, cwd=place.cwd, stay_s=stay_s)
+    with detached.private(place.stdout) as out, detached.private(place.stderr) as err, hangup.as_found():
         agent, reason = asking.ask(request, (out.fileno(), err.fileno()))
     if agent is None:
         return reason
     try:
         ticks = start_ticks(agent.pid)
         if ticks is not None:  # otherwise it has been killed, and following the run reveals that
-            record(proc.Identity(agent.pid, ticks))
+            place.record(proc.Identity(agent.pid, ticks))
             agent.go()
     finally:
         agent.close()
