@@ -129,9 +129,11 @@ class WarmStart:
         stderr: Path,
         record: Callable[[Identity], None],
         told: list[Told] | None = None,
+        stdin: int | None = None,
         held: Collection[str] = (),
     ) -> Identity:
         """An agent with its output in files; a node in `held` is stopped before it begins, until SIGCONT."""
+        assert stdin is None
         words = [word for word in argv if word != "--when-told"]
         request = json.dumps([words, dict(env), cwd, words[-1] in held]).encode()
         with open(stdout, "ab") as out, open(stderr, "ab") as err:

@@ -115,11 +115,13 @@ def test_the_interpreter_does_not_outlive_a_launcher_that_is_killed() -> None:
     wait_until("the interpreter to exit", lambda: not Path(f"/proc/{pid}").exists())
 
 
-def test_a_playbook_of_the_runner_runs_in_a_fork_with_its_own_settings(tmp_path: Path) -> None:
-    settings = {**config.variables(["h1,"], str(tmp_path), 1), "ANSIBLE_SSH_CONTROL_PATH_DIR": str(tmp_path / "run/c")}
+def with_playbook(directory: Path) -> dict[str, str]:
+    """A playbook that needs no host, in its directory; returns its settings."""
+    path = str(directory / "run/c")
+    settings = {**config.variables(["h1,"], str(directory), 1), "ANSIBLE_SSH_CONTROL_PATH_DIR": path}
     forks = {**settings, "ANSIBLE_FORKS": "3"}
-    playbook.write_directory(tmp_path, playbook.directory_texts(["h1,"], forks, {"word": "given"}), {})
-    (tmp_path / "project/who.yml").write_text(
+    playbook.write_directory(directory, playbook.directory_texts(["h1,"], forks, {"word": "given"}), {})
+    (directory / "project/who.yml").write_text(
         """
 - hosts: all
   gather_facts: false
@@ -128,8 +130,41 @@ def test_a_playbook_of_the_runner_runs_in_a_fork_with_its_own_settings(tmp_path:
         msg: "{{ word }}, {{ ansible_forks }} forks of {{ lookup('pipe', 'cat /proc/$PPID/cmdline') }}"
 """
     )
+    return settings
+
+
+def test_a_playbook_of_the_runner_runs_in_a_fork_with_its_own_settings(tmp_path: Path) -> None:
+    settings = with_playbook(tmp_path)
     ahead.start(program("ansible-inventory"), {**os.environ, **settings})
     playbook.Playbook(tmp_path, "who.yml", shows=False).run({})
     log = (tmp_path / "ansible.log").read_text()
     assert "given, 3 forks of " in log
     assert "ahead_server.py" in log
+
+
+HALF_IMPORTED = """
+import importlib.metadata, sys, threading, time
+from pathlib import Path
+from launcher.backends.ansible import playbook
+
+found, is_last_step = importlib.metadata.entry_points, threading.Event()
+
+def slow(**of):
+    if "ansible_runner.plugins" in of.values():
+        is_last_step.set()
+        time.sleep(1)
+    return found(**of)
+
+importlib.metadata.entry_points = slow
+playbook.prepare()
+assert is_last_step.wait(20)
+playbook.Playbook(Path(sys.argv[1]), "who.yml", shows=False).run({})
+"""
+
+
+def test_a_playbook_waits_for_the_thread_that_imports_the_runner(tmp_path: Path) -> None:
+    with_playbook(tmp_path)
+    argv = [sys.executable, "-c", HALF_IMPORTED, str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "given, 3 forks of " in (tmp_path / "ansible.log").read_text()

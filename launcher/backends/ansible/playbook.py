@@ -110,7 +110,7 @@ def prepare() -> None:
     def work() -> None:
         agent_archive.packed()
         with suppress(ImportError):  # reported when it is needed
-            import_module("ansible_runner.interface")
+            import_module("ansible_runner")
 
     threading.Thread(target=work, name="prepare").start()
 
@@ -180,6 +180,7 @@ class Playbook:
 
     def _runner(self, secrets: Mapping[str, str], follower: str) -> Any:
         try:
+            import_module("ansible_runner")  # all of it: a submodule alone would not wait for `prepare`
             from ansible_runner.interface import init_runner
         except ImportError as error:
             raise BackendUnavailableError("ansible-runner is not installed", hint=install.command("ansible")) from error
