@@ -23,25 +23,36 @@ BEFALLEN = """
 import os, signal, sys
 def main(what, kind, moment, *args):
     seen = 0
-    def befall(event, args):
+    def befall():
         nonlocal seen
-        files = ("os.rename", "os.mkdir", "os.link", "os.remove")
-        if event != "subprocess.Popen" and (kind == "starts" or event not in files):
-            return
-        if kind == "starts" and "agent.pyz" not in str(args):
-            return
         seen += 1
         if seen == int(moment):
             open(f"reached {seen}", "w").close()
             if what == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             open("go").read()
+    def look(event, args):
+        if event in ("subprocess.Popen", "os.fork", "os.rename", "os.mkdir", "os.link", "os.remove"):
+            befall()
+    def with_starts(usual):
+        def call(self, *args):
+            *others, record = args
+            return usual(self, *others, lambda handle: (befall(), record(handle))[1])
+        return call
+    from launcher.backends.local.backend import LocalBackend
     from launcher.cli import main
-    sys.addaudithook(befall)
+    if kind == "starts":
+        LocalBackend.submit = with_starts(LocalBackend.submit)
+        LocalBackend.requeue = with_starts(LocalBackend.requeue)
+    else:
+        sys.addaudithook(look)
     return main(args)
 sys.exit(main(*sys.argv[1:]))
 """
-"""The launcher, killed or waiting for `go` at its MOMENT-th start of an agent (or step with files and processes)."""
+"""The launcher, killed or waiting for `go` at its MOMENT-th step with files and processes, or start of an agent.
+
+It is there then, and about to be recorded, upon which it begins.
+"""
 
 BEFALL = ("befallen.py",)
 
