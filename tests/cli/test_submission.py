@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from testbed.waiting import wait_until
 from tests.cli import steps
 from tests.cli.following import WAITS, end, nothing_is_left, processes  # noqa: F401 - a fixture
 from tests.command import Cli
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 BEFALLEN = """
@@ -64,6 +66,20 @@ def launches(distlaunch: Cli) -> Cli:
     distlaunch.write("waits.py", WAITS)
     os.mkfifo(distlaunch.directory / "go")
     return distlaunch
+
+
+def until_reached(launches: Cli, moment: int, launcher: subprocess.Popen[bytes]) -> None:
+    """Wait until the launcher waits there; if it does not get there, it is killed, and the test fails."""
+    try:
+        wait_until(
+            f"the launcher to reach moment {moment}",
+            lambda: launcher.poll() is not None or (launches.directory / f"reached {moment}").exists(),
+            every_s=0.01,
+        )
+        assert launcher.poll() is None
+    except BaseException:
+        launcher.kill()  # or the end of its block would wait for it
+        raise
 
 
 def killed_at(outer: Cli, moment: int) -> bool:
@@ -133,8 +149,7 @@ def test_an_agent_that_cannot_be_recorded_does_not_start(launches: Cli, small_di
     env: dict[str, str | None] = {"DISTLAUNCH_RUNS_DIR": str(small_disk / "runs")}
     launcher = launches.start("waits", "starts", "2", "local", "--nodes", "2", "waits.py", python=BEFALL, env=env)
     with launcher:
-        while not (launches.directory / "reached 2").exists():
-            assert launcher.poll() is None
+        until_reached(launches, 2, launcher)
         with (small_disk / "fill").open("wb", buffering=0) as file, suppress(OSError):  # no space left
             while True:
                 file.write(b"\0" * 4096)
@@ -149,8 +164,7 @@ def test_an_agent_that_cannot_be_recorded_does_not_start(launches: Cli, small_di
 def test_cancel_reaches_a_launcher_that_is_still_submitting_the_run(launches: Cli) -> None:
     launcher = launches.start("waits", "starts", "2", "local", "--nodes", "2", "waits.py", python=BEFALL)
     with launcher:
-        while not (launches.directory / "reached 2").exists():
-            assert launcher.poll() is None
+        until_reached(launches, 2, launcher)
         state = launches("status", "last", "--output", "json").json["result"]
 
         cancelled = launches("cancel", "last")
@@ -169,8 +183,7 @@ def test_only_one_of_two_simultaneous_requeues_starts_the_run(launches: Cli) -> 
     launches.write("once.py", "print('ran')\n")
     run = launches("local", "--nodes", "2", "once.py").stderr.split()[0]
     with launches.start("waits", "starts", "1", "requeue", "last", python=BEFALL) as first:
-        while not (launches.directory / "reached 1").exists():
-            assert first.poll() is None
+        until_reached(launches, 1, first)
 
         second = launches("requeue", "last")
 
