@@ -20,7 +20,7 @@ def become() -> None:
     from .node import run  # noqa: F401
     from .system import processes
 
-    wanted: Dict[str, Any] = json.loads(_line() or sys.exit(os.EX_TEMPFAIL))
+    wanted: Dict[str, Any] = json.loads(_line())
     _take_output([os.devnull, *wanted["outputs"]])
     argv: List[str] = wanted["argv"]
     archive.move(argv[2])
@@ -32,20 +32,19 @@ def become() -> None:
 
 
 def _line() -> bytes:
-    """A line from stdin; empty if it ends before."""
+    """A line from stdin; exits if there is none."""
     line = b""
     while not line.endswith(b"\n"):
         more = os.read(0, 1 << 16)
         if not more:
-            return b""
+            sys.exit(os.EX_TEMPFAIL)
         line += more
     return line
 
 
 def _take_output(files: List[str]) -> None:
-    """Open the standard streams, and close all else, as it was not meant for a program that outlives the launcher."""
+    """Open the standard streams; nothing else is open."""
     for number, path in enumerate(files):
         fd = os.open(path, os.O_WRONLY | os.O_APPEND if number else os.O_RDONLY)
         os.dup2(fd, number)
         os.close(fd)
-    os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)

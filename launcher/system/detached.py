@@ -10,7 +10,7 @@ import subprocess
 import sys
 import termios
 import time
-from typing import IO, TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from launcher.agent.system.processes import start_ticks
 from launcher.errors import CommandError
@@ -38,9 +38,10 @@ class Place(NamedTuple):
 class Told:
     """A program that begins when it gets a line on stdin."""
 
-    def __init__(self, name: str, pid: int, go: IO[bytes], stderr: Path, before: int = 0) -> None:
-        """`go`: its stdin. `before`: the size of its stderr file before it was started."""
-        self._name, self._pid, self._go, self._stderr, self._before = name, pid, go, stderr, before
+    def __init__(self, name: str, process: subprocess.Popen[bytes], stderr: Path, before: int = 0) -> None:
+        """`before`: the size of its stderr file before it was started."""
+        assert process.stdin
+        self._name, self._process, self._go, self._stderr, self._before = name, process, process.stdin, stderr, before
 
     def close(self) -> None:
         """Close its stdin."""
@@ -64,10 +65,12 @@ class Told:
 
     def ended(self) -> CommandError:
         """The error for a program that exited before it began, with the last lines on its stderr."""
-        code = self._exit_code()
+        self._process.returncode = None
         how = "has closed its stdin"
-        if code is not None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(_ENDS_S)
             how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
+        self._process.returncode = self._process.returncode or 0
         said = b""
         with contextlib.suppress(OSError), open(self._stderr, "rb") as file:
             file.seek(max(self._before, file.seek(0, os.SEEK_END) - proc.LAST_BYTES))
@@ -75,17 +78,6 @@ class Told:
         last = proc.last_words(said.decode(errors="replace"))
         words = ": ".join(filter(None, (f"{how} right after it was started", last)))
         return CommandError(f"{self._name} {words}", hint=f"see {self._stderr}")
-
-    def _exit_code(self) -> int | None:
-        """The exit code of this child, for which it waits a little."""
-        limit = time.monotonic() + _ENDS_S
-        with contextlib.suppress(ChildProcessError):
-            while True:
-                pid, status = os.waitpid(self._pid, os.WNOHANG)
-                if pid or time.monotonic() > limit:
-                    return os.waitstatus_to_exitcode(status) if pid else None
-                time.sleep(_LOOK_MS / 1000)
-        return None
 
     def _unread(self) -> int:
         return int.from_bytes(fcntl.ioctl(self._go, termios.FIONREAD, bytes(4)), sys.byteorder)
@@ -114,7 +106,7 @@ def start_detached(
         stack.enter_context(process.stdin)
         ticks = start_ticks(process.pid)
         process.returncode = 0  # found by identity, not waited for: Popen must not warn when it is collected
-        word = Told(argv[0], process.pid, process.stdin, stderr, before)
+        word = Told(argv[0], process, stderr, before)
         if ticks is None:
             raise word.ended()
         identity = proc.Identity(process.pid, ticks)

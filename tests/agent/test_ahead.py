@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher import payload
 from launcher.agent.system import processes
 from tests.command import ROOT
 
@@ -28,7 +27,8 @@ with open(os.environ["STARTS"], "a") as file:
     file.write(f"{os.getpid()} {' '.join(sys.orig_argv)!r}\\n")
 """
 SHOWS = """
-import json, os
+import json, os, sys
+modules = sorted(sys.modules)
 with open(f"/proc/{os.getppid()}/status") as file:
     agent = next(int(line.split()[1]) for line in file if line.startswith("PPid"))  # beyond the worker group's process
 about = {"agent": agent, "group": os.getpgid(agent), "session": os.getsid(agent)}
@@ -39,6 +39,12 @@ with open(f"/proc/{agent}/environ", "rb") as file:
 about["fds"] = {
     fd: os.readlink(f"/proc/{agent}/fd/{fd}").partition(":")[0] for fd in os.listdir(f"/proc/{agent}/fd")
 }
+with open(f"/proc/{agent}/status") as file:
+    about["state"] = [line for line in file if line.startswith(("Sig", "Umask", "NoNewPrivs", "Cpus_allowed"))]
+    about["state"] = [line for line in about["state"] if not line.startswith("SigQ")]
+with open(f"/proc/{agent}/limits") as file:
+    about["limits"] = file.read()
+about["modules"] = modules
 about["cwd"] = os.readlink(f"/proc/{agent}/cwd")
 print(json.dumps(about))
 """
@@ -46,11 +52,20 @@ CAPTURED: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 60}
 START = "from launcher.backends.local import agent_ahead; agent_ahead.start([])"
 
 
+@pytest.fixture(scope="module")
+def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Python's bytecode is, and the packed agent: other tests change that of all."""
+    return tmp_path_factory.mktemp("bytecode")
+
+
 @pytest.fixture
-def started(distlaunch: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[tuple[int, str]]]:
+def started(
+    distlaunch: Cli, tmp_path: Path, bytecode: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], list[tuple[int, str]]]:
     """The Pythons that commands have started: their pids and command lines."""
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-    done = distlaunch("local", "--contract", "env", "--no-python", "true")  # packs the agent, if it is not
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(bytecode))
+    done = distlaunch("local", "--contract", "env", "--no-python", "true", real=True)  # packs the agent, if it is not
     assert done.exit_code == 0, done.stderr
     (tmp_path / "hooks").mkdir()
     (tmp_path / "hooks" / "sitecustomize.py").write_text(STARTS)
@@ -92,8 +107,11 @@ def test_it_becomes_the_agent_and_nothing_of_its_start_is_left(
     inherited = os.open(tmp_path / "inherited", os.O_RDWR | os.O_CREAT)
     try:
         usual, ahead = (
-            json.loads(distlaunch("local", *more, str(script), env=hooked(distlaunch), pass_fds=(inherited,)).stdout)
-            for more in (["--contract", "env", "--python", sys.executable], ["--contract", "env"])
+            json.loads(distlaunch("local", *words, env=hooked(distlaunch), pass_fds=(inherited,), real=True).stdout)
+            for words in (
+                ["--contract", "env", "--python", sys.executable, str(script)],
+                ["--contract", "env", str(script)],
+            )
         )
     finally:
         os.close(inherited)
@@ -103,7 +121,8 @@ def test_it_becomes_the_agent_and_nothing_of_its_start_is_left(
     assert ahead["argv"] == [word for word in like(ahead, usual)["argv"] if word != "--when-told"]
     assert [ahead["fds"][name] for name in "012"] == [like(ahead, usual)["fds"][name] for name in "012"]
     assert str(tmp_path / "inherited") not in {*ahead["fds"].values(), *usual["fds"].values()}
-    assert (ahead["cwd"], ahead["env"]) == (usual["cwd"], usual["env"])
+    for what in ("cwd", "env", "state", "limits", "modules"):
+        assert ahead[what] == usual[what]
 
 
 def like(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
@@ -118,6 +137,21 @@ def like(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 def scratch(about: dict[str, Any]) -> str:
     (path,) = {str(Path(path).parent) for path in about["fds"].values() if path.endswith("/crash")}
     return path
+
+
+def test_one_without_room_for_the_command_line_is_not_taken(
+    distlaunch: Cli, tmp_path: Path, started: Callable[[], list[tuple[int, str]]]
+) -> None:
+    (tmp_path / "script.py").write_text("import os; print(os.getppid())")
+    runs = str(tmp_path.joinpath(*["d" * 200] * 6))
+
+    done = distlaunch(
+        "local", "--contract", "env", "script.py", env={**hooked(distlaunch), "DISTLAUNCH_RUNS_DIR": runs}, real=True
+    )
+
+    assert done.exit_code == 0, done.stderr
+    assert ended(the_one_ahead(started()))
+    assert [words for _, words in started() if "--spec" in words]
 
 
 OTHERS = {
@@ -138,7 +172,7 @@ def test_it_is_gone_when_the_run_needs_another_one_or_none(
         (tmp_path / "distlaunch.toml").write_text(f"[defaults]\npython = {str(wrapper)!r}\n")
     words, code = OTHERS[case]
 
-    done = distlaunch(*words, env=hooked(distlaunch))
+    done = distlaunch(*words, env=hooked(distlaunch), real=True)
 
     ahead = the_one_ahead(started())
     assert (done.exit_code, ended(ahead)) == (code, True), done.stderr
@@ -149,7 +183,8 @@ def test_it_ends_with_a_launcher_that_is_killed_before_it_knows_the_run(
     distlaunch: Cli,
     started: Callable[[], list[tuple[int, str]]],
 ) -> None:
-    code = f"import os, signal; {START}; print(agent_ahead._started[-1].pid); os.kill(os.getpid(), signal.SIGKILL)"
+    pid = "agent_ahead._started[-1].process.pid"
+    code = f"import os, signal; {START}; print({pid}); os.kill(os.getpid(), signal.SIGKILL)"
 
     done = subprocess.run([sys.executable, "-c", code], env=distlaunch.env(hooked(distlaunch)), **CAPTURED)
 
@@ -172,7 +207,7 @@ def test_closed_standard_streams_are_no_pipes_of_it(
 
 
 @pytest.mark.parametrize(
-    "change", ["os.environ['MORE'] = '1'", "os.kill(agent_ahead._started[-1].pid, 9); time.sleep(0.3)"]
+    "change", ["os.environ['MORE'] = '1'", "os.kill(agent_ahead._started[-1].process.pid, 9); time.sleep(0.3)"]
 )
 def test_another_one_is_started_if_it_has_died_or_has_another_environment(
     distlaunch: Cli, tmp_path: Path, started: Callable[[], list[tuple[int, str]]], change: str
@@ -203,7 +238,6 @@ def test_a_changed_archive_is_not_taken_for_that_of_the_run(
     distlaunch: Cli, tmp_path: Path, started: Callable[[], list[tuple[int, str]]]
 ) -> None:
     (tmp_path / "script.py").write_text("import os; print(os.getppid())")
-    os.utime(payload.kept_agent())
     code = """
 import os, sys
 from launcher import payload

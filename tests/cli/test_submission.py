@@ -34,7 +34,7 @@ def main(what, kind, moment, *args):
                 os.kill(os.getpid(), signal.SIGKILL)
             open("go").read()
     def look(event, args):
-        if event in ("subprocess.Popen", "os.fork", "os.rename", "os.mkdir", "os.link", "os.remove"):
+        if event in ("subprocess.Popen", "os.rename", "os.mkdir", "os.link", "os.remove"):
             befall()
     def with_starts(usual):
         def call(self, *args):

@@ -1,15 +1,15 @@
 """The first agent of a run on this machine, whose Python starts while the launcher is still being imported.
 
-Imports nothing that a command does not need: it is the first of a command's modules.
+It is the first of a command's modules, and imports only what a run needs anyway.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
+import subprocess
 import sys
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher import payload
 
@@ -21,16 +21,13 @@ if TYPE_CHECKING:
 _ROOM = 2048
 """Bytes of its command line, which that of the agent must fit in."""
 
-_STANDARD = (0, 1, 2)
+_STANDARD_STREAMS = 3
 _OTHERS = frozenset(("--help", "-h", "--dry-run", "--python", "--warm"))
 """Options with which no agent is started, or another one."""
 
 
 class _Started(NamedTuple):
-    pid: int
-    go: int
-    """The write end of its stdin."""
-
+    process: subprocess.Popen[bytes]
     archive: tuple[int, int]
     env: dict[str, str]
     cwd: str
@@ -46,32 +43,14 @@ def start(words: Sequence[str]) -> None:
         return
     with contextlib.suppress(OSError):
         archive, cwd = _state(path), os.getcwd()
-        reads, go = os.pipe()
-        try:
-            if min(reads, go) > _STANDARD[-1]:  # otherwise a standard stream is closed, and opened later
-                # Not `os.posix_spawn`, with which it would ignore the C library's own signals.
-                pid = os.fork()
-                if not pid:
-                    _become([sys.executable, "-u", path, "--ahead", "-" * _ROOM], reads)
-                _started.append(_Started(pid, go, archive, dict(os.environ), cwd))
-        finally:
-            os.close(reads)
-            if not _started:
-                os.close(go)
-
-
-def _become(argv: list[str], stdin: int) -> NoReturn:
-    """Execute the program in this child, as `subprocess` does."""
-    try:
-        os.setsid()
-        null = os.open(os.devnull, os.O_WRONLY)
-        for number, fd in zip(_STANDARD, (stdin, null, null), strict=True):
-            os.dup2(fd, number)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_DFL)
-        os.execv(argv[0], argv)
-    finally:
-        os._exit(os.EX_OSERR)
+        for number in range(_STANDARD_STREAMS):
+            os.fstat(number)  # if one is closed, a pipe would take its place
+        argv = [sys.executable, "-u", path, "--ahead", "-" * _ROOM]
+        null = subprocess.DEVNULL
+        process = subprocess.Popen(
+            argv, bufsize=0, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True
+        )
+        _started.append(_Started(process, archive, dict(os.environ), cwd))
 
 
 def take(argv: Sequence[str], place: detached.Place, told: list[detached.Told]) -> bool:
@@ -82,37 +61,43 @@ def take(argv: Sequence[str], place: detached.Place, told: list[detached.Told]) 
     if not _started:
         return False
     from launcher.agent.system.processes import start_ticks
-    from launcher.payload import agent_archive
-    from launcher.system import detached, proc
 
     ours = _started[-1]
-    size = sum(len(os.fsencode(word)) + 1 for word in argv)
-    ticks = start_ticks(ours.pid)
-    alike = (argv[0], place.cwd, dict(os.environ)) == (sys.executable, ours.cwd, ours.env) and size <= _ROOM
-    is_kept = agent_archive.kept() is not None and _state(payload.kept_agent()) == ours.archive
-    if not (alike and is_kept) or ticks is None:
+    ticks = start_ticks(ours.process.pid)
+    if ticks is None or not _is_alike(ours, argv, place.cwd):
         drop()
         return False
-    _started.clear()
     import json
 
-    outputs = place.stdout, place.stderr
-    told.append(detached.Told(argv[0], ours.pid, os.fdopen(ours.go, "wb", buffering=0), place.stderr))
-    for path in outputs:
+    from launcher.system import detached, proc
+
+    _started.clear()
+    ours.process.returncode = 0  # found by identity, not waited for, as in `detached.start_detached`
+    told.append(detached.Told(argv[0], ours.process, place.stderr))
+    for path in (place.stdout, place.stderr):
         detached.private(path).close()
-    place.record(proc.Identity(ours.pid, ticks))
-    told[-1].tell(json.dumps({"argv": argv, "outputs": [str(path) for path in outputs]}).encode())
+    place.record(proc.Identity(ours.process.pid, ticks))
+    told[-1].tell(json.dumps({"argv": argv, "outputs": [str(place.stdout), str(place.stderr)]}).encode())
     return True
 
 
 def drop() -> None:
     """End it, if it is not taken."""
     while _started:
-        ours = _started.pop()
-        os.close(ours.go)
-        with contextlib.suppress(OSError):
-            os.kill(ours.pid, signal.SIGKILL)
-            os.waitpid(ours.pid, 0)
+        with _started.pop().process as process:
+            process.kill()
+
+
+def _is_alike(ours: _Started, argv: Sequence[str], cwd: str) -> bool:
+    """Whether it differs in nothing from what would be started with this command line."""
+    from launcher.payload import agent_archive
+
+    size = sum(len(os.fsencode(word)) + 1 for word in argv)
+    if size > _ROOM or (argv[0], cwd, dict(os.environ)) != (sys.executable, ours.cwd, ours.env):
+        return False
+    with contextlib.suppress(OSError):
+        return agent_archive.kept() is not None and _state(payload.kept_agent()) == ours.archive
+    return False
 
 
 def _state(path: str) -> tuple[int, int]:
