@@ -29,6 +29,8 @@ def test_what_agents_that_were_killed_with_their_servers_left_in_memory_is_remov
     dead = Path(first.path[: -len(first.path.rpartition("-")[2])] + "1")
     Path(first.path).rename(dead)
     (dead / "errors" / "0-0.json").touch()
+    (dead / "mpi-1/prted.2/0").mkdir(parents=True)
+    (dead / "mpi-1/prted.2/hwloc.sm").touch()
     foreign = tmp_path / "distlaunch-something"
     foreign.mkdir()
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from launcher.backends.ansible import ahead
 from launcher.system import proc
 from testbed import WaitError, processes
 from testbed.running import Running
@@ -289,3 +290,4 @@ def ansible_asked_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(proc, "run", run)
         yield
+    ahead.end()

@@ -89,6 +89,21 @@ def test_an_ansible_of_an_interpreter_that_cannot_be_seen_is_started_as_always(t
     assert ahead.words(["ansible-inventory", "x"]) == ["ansible-inventory", "x"]
 
 
+def test_an_import_that_takes_long_is_given_up(tmp_path: Path) -> None:
+    python, path = tmp_path / "python-slow", tmp_path / "ansible-inventory"
+    python.write_text("#!/bin/sh\nexec sleep 600\n")
+    path.write_text(f"#!{python}\n")
+    python.chmod(0o755)
+    ahead.start(str(path), os.environ)
+    server = ahead._now
+    assert server
+    assert server._process.poll() is None
+
+    ahead.end()
+
+    assert server._process.returncode == -signal.SIGKILL
+
+
 def test_a_program_that_is_killed_ends_in_its_fork_too(tmp_path: Path) -> None:
     slow = tmp_path / "slow.sh"
     slow.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 300\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,8 @@ from tests.frameworks.catalog import BY_NAME, FRAMEWORKS
 from tests.frameworks.scenarios import OF_ALL, OF_MPI, Case
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.frameworks.place import Place
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1500)]
@@ -30,6 +33,19 @@ def check(place: Place, framework: str, scenario: str) -> None:
 @pytest.mark.parametrize(("framework", "scenario"), [pair for pair in PAIRS if pair[0] in ALWAYS], ids=str)
 def test_on_this_host(local: Place, framework: str, scenario: str) -> None:
     check(local, framework, scenario)
+
+
+@pytest.mark.parametrize(("framework", "ends"), [("open-mpi-4", "no-daemon"), ("open-mpi-5", "no-mpirun")])
+def test_a_daemon_that_does_not_end_well_leaves_no_files_for_the_next_one_with_its_pid(
+    local: Place, framework: str, ends: str, tmp_path: Path
+) -> None:
+    """Which ends with 213 if it finds them, and says nothing."""
+    files = tmp_path / "tmp"
+    files.mkdir()
+
+    check(replace(local, env={"TMPDIR": str(files)}), framework, ends)
+
+    assert not list(files.iterdir())
 
 
 @pytest.mark.parametrize(("framework", "scenario"), [pair for pair in PAIRS if pair[0] not in ALWAYS], ids=str)

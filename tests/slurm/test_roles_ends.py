@@ -84,8 +84,10 @@ def test_a_waiting_run_and_a_running_one_are_cancelled_listed_and_adopted_with_a
     assert [node.get("role") for node in shown["nodes"]] == ["one", "two", "two"]
     assert [done.exit_code for done in ended.values()] == [0, 0], ended
     assert len(seconds_left("\n".join(printed(run.directory)))) == 3
-    for each, number in ((run, job), (waiting, held)):
+    for each in (run, waiting):
         assert each.wait_end()["state"] == "cancelled"
+    login.slurm.wait_idle()
+    for number in (job, held):
         assert set(login.queue("%T", f"--jobs={number}")) == {"CANCELLED"}
 
 

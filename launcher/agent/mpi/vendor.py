@@ -12,9 +12,11 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from ..failures import CannotError
+from ..system.scratch import in_memory
 
 OPEN_MPI, HYDRA, INTEL = "Open MPI", "hydra", "Intel MPI"
 _PMI = {OPEN_MPI: "pmix", HYDRA: "pmi2"}
@@ -220,6 +222,18 @@ def environment(vendor: Vendor, env: Dict[str, str], hosts_file: str, remote_she
         names = (f"{of}_ALLOW_RUN_AS_ROOT{more}" for of in ("OMPI", "PRTE") for more in ("", "_CONFIRM"))
         found.update(dict.fromkeys(names, "1"))
     return {**found, **kept}
+
+
+def private_files(vendor: Vendor, scratch: str) -> Dict[str, str]:
+    """Variables with which an Open MPI keeps its files in a new directory of the run, in memory.
+
+    A killed daemon leaves them behind, named by its pid. The next daemon with that pid would exit, and not say why.
+    """
+    if vendor.kind != OPEN_MPI or not in_memory(scratch):
+        return {}
+    own = os.path.join(scratch, f"mpi-{time.monotonic_ns()}")
+    os.mkdir(own, 0o700)
+    return {"TMPDIR": own}
 
 
 def signal_in(vendor: Vendor, name: str, code: int) -> int:

@@ -108,6 +108,7 @@ class World(Starter):
         ours = {"DISTLAUNCH_MPI_PYTHON": sys.executable, "DISTLAUNCH_MPI_RANK": _source("rank.py")}
         env = {**vendors.environment(self._vendor, dict(os.environ), hosts_file, shell), **ours}
         env["DISTLAUNCH_MPI_HUB"] = hub_name(self._node)
+        env.update(vendors.private_files(self._vendor, self._node.scratch))
         self._shells = Shells(rank, names, self._store, env, job.cwd)
         of_slurm = {peer.get("slurm_group", "") for peer in peers}  # a step like that cannot span several
         if rank == 0 and len(of_slurm) == 1 and vendors.speaks_with_slurm(self._vendor, dict(os.environ)):

@@ -1,6 +1,7 @@
 """Small files between an agent and its workers, kept in memory so that reporting a failure does not wait for a disk.
 
-They are the workers' error files and the deadline. On a host without /dev/shm, they are in the node's own directory.
+They are the workers' error files, the deadline, and files of Open MPI. On a host without /dev/shm, they are in the
+node's own directory.
 """
 
 from __future__ import annotations
@@ -78,9 +79,6 @@ def remove(path: str) -> None:
     if not re.match(_NAME, name):
         return
     with contextlib.suppress(OSError), _opened(os.path.realpath(memory)) as above, _ours(name, above) as directory:
-        with contextlib.suppress(FileNotFoundError), _ours("errors", directory) as errors:
-            _empty(errors)
-            os.rmdir("errors", dir_fd=directory)
         _empty(directory)
         os.rmdir(name, dir_fd=above)
 
@@ -107,7 +105,19 @@ def _ours(name: str, above: int) -> Iterator[int]:
 
 def _empty(directory: int) -> None:
     for name in os.listdir(directory):
-        os.unlink(name, dir_fd=directory)
+        try:
+            os.unlink(name, dir_fd=directory)
+        except IsADirectoryError:
+            with _opened(name, directory) as below:
+                if os.fstat(below).st_uid != os.getuid():
+                    raise PermissionError from None
+                _empty(below)
+            os.rmdir(name, dir_fd=directory)
+
+
+def in_memory(path: str) -> bool:
+    """Whether this agent's directory is on this host, and not the node's in the run."""
+    return re.match(_NAME, os.path.basename(path)) is not None
 
 
 def within(limit_s: float, task: Callable[[], T], otherwise: T) -> T:

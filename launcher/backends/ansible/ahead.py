@@ -7,7 +7,6 @@ a program of its own, above all a setting of Ansible's, the client becomes that 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import socket
@@ -26,6 +25,7 @@ IDLE_S = 60.0
 
 _HERE = Path(__file__).parent
 _WAITING = 8
+_END_S = 1.0
 
 
 class Ahead:
@@ -48,11 +48,14 @@ class Ahead:
         return [sys.executable, "-IS", str(_HERE / "ahead_client.py"), self.address, *argv]
 
     def close(self) -> None:
-        """Let the server exit. Programs that it has started continue."""
+        """End the server, which may still be importing. Programs that it has started continue."""
         assert self._process.stdin
         self._process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=1.0)
+        try:
+            self._process.wait(timeout=_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 _now: Ahead | None = None
