@@ -110,8 +110,7 @@ class Share:
         try:
             setup: Any = {"host": f"n{rank}", "node_rank": rank}
             store = process._present_store(self._job, setup, None, self._connected)  # type: ignore[arg-type]
-            watched = self._connected() if self._listener is None else store
-            nodes = FixedNodes(self._job, rank, f"n{rank}", "127.0.0.1", store, watched, lambda *_, **__: None)
+            nodes = FixedNodes(self._job, rank, f"n{rank}", "127.0.0.1", store, lambda *_, **__: None)
             nodes.network.fabric = fabric(rank)
             nodes.next_rendezvous(1)
             if self._job.contract != "torchrun":

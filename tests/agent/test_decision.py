@@ -25,7 +25,7 @@ STOP: AgentToGroup = {"stop": "preempted", "deadline": 0.0, "signal": 15, "leave
 
 
 class Nodes:
-    """Two nodes of a run over a real store, each with its own connections."""
+    """Two nodes of a run over a real store, each with its own connection."""
 
     def __init__(self) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
@@ -33,11 +33,10 @@ class Nodes:
         port = listener.getsockname()[1]
         self.connected: Callable[[], Any] = lambda: connect(self.job, "127.0.0.1", port, listen_fd=None, warn=print)
         store = connect(self.job, "127.0.0.1", port, listen_fd=listener.detach(), warn=print)
-        self.clients: list[Any] = [self.connected(), self.connected()]
-        stores: list[Any] = [(store, store), self.clients]
+        self.clients: list[Any] = [self.connected()]
         self.parts = [
-            FixedNodes(self.job, rank, f"n{rank}", "127.0.0.1", store, watched, lambda *_, **__: None)
-            for rank, (store, watched) in enumerate(stores)
+            FixedNodes(self.job, rank, f"n{rank}", "127.0.0.1", each, lambda *_, **__: None)
+            for rank, each in enumerate([store, *self.clients])
         ]
 
 

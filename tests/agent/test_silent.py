@@ -181,7 +181,7 @@ def test_a_node_that_was_starved_does_not_take_the_others_for_silent(monkeypatch
     )
     store.set("name/1", "-")
     store.set("sign/1", "1 -")
-    watch = Watch(job, 0, store, store, lambda _name, message: told.append((store.clock, message)))
+    watch = Watch(job, 0, store, lambda _name, message: told.append((store.clock, message)))
     watch.begin("round/0/verdict", expects_signs=True)
     store.clock += 1000
     store.begins.set()
@@ -231,7 +231,7 @@ class Key(str):
 def test_a_message_of_the_previous_round_is_never_taken_for_one_of_this_round() -> None:
     store = OneMessage()
     job = Job("r-1", ["x.py"], "script", "/", {}, "/", {}, min_nodes=2, max_nodes=2)
-    watch = Watch(job, 0, store, store, ignore)
+    watch = Watch(job, 0, store, ignore)
     key = Key("round/0/verdict")
     key.then = lambda: watch.begin("round/1/verdict", expects_signs=False)
     watch.begin(key, expects_signs=False)
@@ -247,7 +247,7 @@ def test_a_late_message_of_the_previous_round_hides_none_of_this_round() -> None
     """Two threads of a node receive messages, and the one that waits for the next round may be first."""
     store = OneMessage()
     job = Job("r-1", ["x.py"], "script", "/", {}, "/", {}, min_nodes=2, max_nodes=2)
-    watch = Watch(job, 0, store, store, ignore)
+    watch = Watch(job, 0, store, ignore)
     wait_until("the restart", lambda: watch.verdict)
     watch.begin("round/1/verdict", expects_signs=False)
 
@@ -273,7 +273,7 @@ class Broken(Store):
 
 def test_the_loss_of_node_0_is_known_in_the_next_round_too() -> None:
     job = Job("r-1", ["x.py"], "script", "/", {}, "/", {}, min_nodes=2, max_nodes=2)
-    watch = Watch(job, 1, Broken(), Broken(), ignore)
+    watch = Watch(job, 1, Broken(), ignore)
     wait_until("the loss", lambda: watch.verdict)
 
     watch.begin("round/1/verdict", expects_signs=False)

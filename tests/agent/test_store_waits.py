@@ -75,13 +75,64 @@ def test_all_who_wait_for_one_key_are_answered_by_node_0_itself(served: Served) 
     assert served.store._values._waits == {}
 
 
-def test_a_wait_makes_way_for_other_threads_of_its_node(served: Served) -> None:
+def test_a_wait_makes_way_for_other_threads_of_its_node_and_goes_on(served: Served) -> None:
     client = served.client()
     with ThreadPoolExecutor() as pool:
         found = pool.submit(client.wait, {"a": None}, LONG_S)
         wait_until("the wait", is_waited_for(served, "a"))
         assert client.add("n", 1) == 1
-        assert found.result(LONG_S) == [None], "it has ended early, with the values as they are"
+        wait_until("the wait", is_waited_for(served, "a"))
+        client.set("a", "1")
+        assert found.result(LONG_S) == [b"1"]
+
+
+def test_threads_wait_over_one_connection_and_each_is_answered_for_its_own_keys(served: Served) -> None:
+    client, setter = served.client(), served.client()
+    wanted: list[dict[str, Known]] = [{"a": None}, {"b": None, "a": False}, {"n": 2}, {"n": 4}, {"c": None}]
+    with ThreadPoolExecutor() as pool:
+        found = [pool.submit(client.wait, each, LONG_S) for each in wanted]
+        wait_until("the waits", lambda: served.store._values._waits.keys() == {"a", "b", "n", "c"})
+        assert len({wait for by in served.store._values._waits.values() for waits in by.values() for wait in waits}) == 1
+        ends: list[tuple[int, str, str, list[bytes | None]]] = [
+            (0, "a", "1", [b"1"]),
+            (2, "n", "3", [b"3"]),
+            (1, "b", "2", [b"2", b"1"]),
+            (3, "n", "4", [b"4"]),
+        ]
+        for at, key, value, answer in ends:
+            setter.set(key, value)
+            assert found[at].result(LONG_S) == answer
+        wait_until("the rest", lambda: served.store._values._waits.keys() == {"c"})
+        setter.set("c", "5")
+        assert found[4].result(LONG_S) == [b"5"]
+
+
+def test_of_threads_that_know_different_values_one_is_answered_at_once(served: Served) -> None:
+    client, setter = served.client(), served.client()
+    setter.set("a", "2")
+    with ThreadPoolExecutor() as pool:
+        late = pool.submit(client.wait, {"a": "2"}, LONG_S)
+        wait_until("the wait", is_waited_for(served, "a"))
+        assert client.wait({"a": "1"}, LONG_S) == client.wait({"a": None}, LONG_S) == [b"2"]
+        numbers = pool.submit(client.wait, {"a": 9}, LONG_S)
+        setter.set("a", "8")
+        assert late.result(LONG_S) == [b"8"]
+        setter.set("a", "9")
+        assert numbers.result(LONG_S) == [b"9"]
+
+
+def test_each_thread_waits_for_its_own_time(served: Served) -> None:
+    client = served.client()
+    with ThreadPoolExecutor() as pool:
+        long = pool.submit(client.wait, {"a": None}, LONG_S)
+        wait_until("the wait", is_waited_for(served, "a"))
+        assert client.wait({"b": None}, 0.05, ("sign/1", "6 idle")) == [None]
+        assert client.get("sign/1") == b"6 idle"
+        assert not long.done()
+        client.wake()
+        assert long.result(LONG_S) == [None], "all threads are woken"
+    client.set("b", "1")
+    assert client.wait({"b": None}, LONG_S) == [b"1"]
 
 
 def test_a_thread_that_waits_again_and_again_keeps_no_other_thread_waiting(served: Served) -> None:
@@ -112,11 +163,12 @@ def test_a_wait_can_be_ended_before_it_has_begun_and_the_connection_is_used_on(s
 def test_a_wait_fails_when_the_store_is_given_up(served: Served) -> None:
     client = served.client()
     with ThreadPoolExecutor() as pool:
-        found = pool.submit(client.wait, {"a": None}, LONG_S)
-        wait_until("the wait", is_waited_for(served, "a"))
+        found = [pool.submit(client.wait, {key: None}, LONG_S) for key in ("a", "b")]
+        wait_until("the waits", lambda: served.store._values._waits.keys() == {"a", "b"})
         client.give_up()
-        with pytest.raises(GoneError):
-            found.result(LONG_S)
+        for each in found:
+            with pytest.raises(GoneError, match="the connection to the run's store is lost"):
+                each.result(LONG_S)
     wait_until("the store to forget it", lambda: served.store._values._waits == {})
 
 

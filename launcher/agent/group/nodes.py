@@ -69,10 +69,7 @@ class Members:
 class Nodes:
     """What fixed and elastic runs have in common: the store, the verdict of a round and the end of the run."""
 
-    def __init__(
-        self, job: Job, node_rank: int, host: str, master_addr: str, store: Any, watched: Any, tell: Tell
-    ) -> None:
-        """`watched` is a second connection to the store."""
+    def __init__(self, job: Job, node_rank: int, host: str, master_addr: str, store: Any, tell: Tell) -> None:
         self.job = job
         self.master_addr = master_addr
         self.node_rank = node_rank
@@ -84,7 +81,7 @@ class Nodes:
         self.network = WorkersNetwork(job, tell)
         self.members = Members(store, job.max_nodes)
         self._tell = tell
-        self._watch = Watch(job, node_rank, watched, store, tell)
+        self._watch = Watch(job, node_rank, store, tell)
 
     @property
     def role(self) -> roles.Role:

@@ -142,8 +142,7 @@ def _join(setup: ServerSetup, server: GroupServer, agent: AgentLink, listen_fd: 
 
         kind, group = FixedNodes, FixedGroup
         store = _present_store(job, setup, agent, connected)
-    watched = store if listen_fd is not None else connected()
-    nodes = kind(job, node_rank, host, addr, store, watched, agent.event)
+    nodes = kind(job, node_rank, host, addr, store, agent.event)
     nodes.network.fabric = place["fabric"]
     nodes.network.master_port.hand_over = lambda sock: server.send({"listens": True}, [sock.fileno()])
     agent.on_stop = nodes.request_stop

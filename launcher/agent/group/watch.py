@@ -1,4 +1,4 @@
-"""Watches the other nodes of a worker group and gives signs of life: one thread, on its own connection.
+"""Watches the other nodes of a worker group and gives signs of life: one thread, on the node's only connection.
 
 It waits for verdicts: the store answers at once when there is one, and otherwise only when the next sign is due. So a
 run without failures costs each node one call every few seconds, however many nodes there are.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Set, T
 
 from .. import roles
 from ..job import Job
-from ..store.interface import GONE, Known, SilentError, Store, StoreError, UnreachableError, is_met
+from ..store.interface import GONE, Known, SilentError, StoreError, UnreachableError, is_met
 from ..system import facts
 from .hangs import ACT
 from .losses import QUIET, Losses, gone_agent, loss, responds_again, silence, unreachable
@@ -34,10 +34,10 @@ _OF_NODE_0 = "sign/0"
 
 
 class Watch:
-    """A thread with its own connection to the store. If the store stops answering, it ends all waits."""
+    """A thread that waits for the store. If that stops answering, all calls of this process fail, with its reason."""
 
-    def __init__(self, job: Job, node_rank: int, store: Any, others: Store, tell: Callable[..., None]) -> None:
-        """`others`: the connection of the rest of this process, given up with ours. `tell` writes events."""
+    def __init__(self, job: Job, node_rank: int, store: Any, tell: Callable[..., None]) -> None:
+        """`tell` writes events."""
         self.key = f"{roles.at(job, node_rank).prefix}round/0/verdict"
         self._received: Dict[str, Verdict] = {}
         """The verdicts, by the keys of their rounds: a late one, which any thread may receive, counts for its own."""
@@ -46,7 +46,7 @@ class Watch:
         """The loss of node 0, which no store can report any more."""
 
         self._job, self._node_rank = job, node_rank
-        self._store, self._others = store, others
+        self._store = store
         self._unpublished: Optional[Verdict] = None
         self._signs = Signs(node_rank, job.unreachable_s / _SIGNS)
         self._keys = Keys()
@@ -87,7 +87,7 @@ class Watch:
         """Whether a number in the store is as high; from the first call on, the thread waits for that."""
         keys = self._keys
         if key not in keys.reached and key not in keys.wanted:
-            if int(self._others.add(key, 0)) >= count:
+            if int(self._store.add(key, 0)) >= count:
                 keys.reached.add(key)
             else:
                 keys.wanted[key] = count
@@ -139,7 +139,7 @@ class Watch:
             silent = silence(0, self._job.peer_timeout_s, self._load_of_node_0, over=True)
             kinds: Dict[type, Verdict] = {UnreachableError: unreachable(0, self._job), SilentError: loss(0, silent)}
             self._loss = kinds.get(type(error), gone_agent(0))
-            self._others.give_up()
+            self._store.give_up()
 
     def _wait(self) -> Optional[bytes]:
         """Wait until there is something to do, or a sign is due; the number of connections that have closed."""

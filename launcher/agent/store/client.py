@@ -8,7 +8,7 @@ import select
 import socket
 import threading
 import time
-from typing import Any, Callable, Iterator, Set, Tuple
+from typing import Any, Callable, Iterator, List, Mapping, Optional, Set, Tuple
 
 from ..network import routes, secure
 from .interface import (
@@ -17,12 +17,14 @@ from .interface import (
     MAX_BYTES,
     UNREACHABLE,
     GoneError,
+    Known,
     SilentError,
     Store,
     StoreError,
     UnreachableError,
     watch_host,
 )
+from .waiting import SharedWaits
 
 _TimedOutError = socket.timeout
 """Distinct from `TimeoutError` before Python 3.10."""
@@ -37,7 +39,7 @@ _HANG_UPS = 5
 
 
 class Client(Store):
-    """A client of the store; calls of several threads wait for one another, and a call that waits makes way."""
+    """A client of the store, for all threads of a node: calls wait for one another, and a call that waits makes way."""
 
     def __init__(
         self,
@@ -68,6 +70,10 @@ class Client(Store):
         """Held by the thread that gets the connection next."""
 
         self._is_waiting = False
+        self._waits = SharedWaits(self._ask_to_wait, self._interrupt, self._clear)
+        self._failure: Optional[GoneError] = None
+        """Why there is no connection any more, for all threads."""
+
         self._connect(addr, port, key, timeout_s, tell)
         self._woken, self._waker = socket.socketpair()
         for end in (self._woken, self._waker):
@@ -141,20 +147,36 @@ class Client(Store):
                 return json.loads(answer)
             except (OSError, ValueError) as error:
                 self.close()
-                if getattr(error, "errno", None) in UNREACHABLE:
-                    raise UnreachableError(
-                        f"the run's store has not answered for {self._host_s:.0f} s: {error}"
-                    ) from error
-                if isinstance(error, _TimedOutError):
-                    raise SilentError(f"the run's store has not answered for {self._answer_s:.0f} s") from error
-                raise GoneError(f"the connection to the run's store is lost: {error}") from error
+                self._failure = self._failure or self._lost(error)
+                raise type(self._failure)(*self._failure.args) from error
+
+    def _lost(self, error: Exception) -> GoneError:
+        if getattr(error, "errno", None) in UNREACHABLE:
+            return UnreachableError(f"the run's store has not answered for {self._host_s:.0f} s: {error}")
+        if isinstance(error, _TimedOutError):
+            return SilentError(f"the run's store has not answered for {self._answer_s:.0f} s")
+        return GoneError(f"the connection to the run's store is lost: {error}")
+
+    def wait(
+        self, known: Mapping[str, Known], limit_s: float, sign: Tuple[str, str] = ("", "")
+    ) -> List[Optional[bytes]]:
+        """As in the base class. Waits of several threads are one call."""
+        values = self._waits.wait(known, limit_s, sign)
+        return [None if value is None else value.encode() for value in values]
+
+    def _ask_to_wait(self, limit_s: float, known: Mapping[str, Known], sign: Tuple[str, str]) -> Any:
+        return self._ask("wait", limit_s, dict(known), *sign)
+
+    def wake(self) -> None:
+        """End the wait of each other thread, or its next one."""
+        self._waits.wake()
 
     @contextlib.contextmanager
     def _turn(self, *, waits: bool) -> Iterator[None]:
         """The connection for one call, after those that came before; a wait ends once another call comes."""
         with self._next:
             if self._is_waiting:
-                self.wake()
+                self._interrupt()
             self._lock.acquire()
             self._is_waiting = waits
         try:
@@ -163,10 +185,14 @@ class Client(Store):
             self._is_waiting = False
             self._lock.release()
 
-    def wake(self) -> None:
-        """End a wait of another thread, or the next one."""
-        with contextlib.suppress(OSError):  # it was woken often enough
+    def _interrupt(self) -> None:
+        """End the wait that is open, or the next one until `_clear`."""
+        with contextlib.suppress(OSError):  # it was interrupted often enough
             self._waker.send(b"\0")
+
+    def _clear(self) -> None:
+        with contextlib.suppress(OSError):
+            self._woken.recv(64)
 
     def _send(self, request: Any) -> None:
         text = json.dumps(request).encode()
@@ -183,8 +209,7 @@ class Client(Store):
             if self._sock in ready:
                 break
             if ready:
-                with contextlib.suppress(OSError):
-                    self._woken.recv(64)
+                self._clear()
                 self._send([END_WAIT])
             elif limit_s == self._answer_s:
                 raise _TimedOutError("timed out")
@@ -195,7 +220,7 @@ class Client(Store):
             tell(time.monotonic() - began, True)
 
     def _ready(self, limit_s: float) -> Set[socket.socket]:
-        """The sockets with data: the connection's and, while a call waits, the one that `wake` writes to."""
+        """The sockets with data: the connection's and, while a call waits, the one that ends it."""
         sockets = {sock.fileno(): sock for sock in (self._sock, *([self._woken] if self._is_waiting else ()))}
         poll = select.poll()
         for fd in sockets:

@@ -65,7 +65,7 @@ class Server(Store):
         self._values = Values()
         self._due: Due[Connection] = Due()
         self._selector = selectors.DefaultSelector()
-        need = 2 * nodes + self._max_waiting + _OTHER_FILES
+        need = nodes + self._max_waiting + _OTHER_FILES
         if processes.allow_files(need) < need:
             tell(
                 f"the run's store may need {need} open files, and the hard limit of this process is lower (ulimit -Hn)"
