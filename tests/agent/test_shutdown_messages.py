@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from launcher.agent.group import nodes as nodes_module
 from launcher.agent.group.nodes import Nodes
@@ -12,9 +14,6 @@ from launcher.agent.network import ports
 from launcher.agent.store.interface import Prefixed
 from launcher.agent.store.server import Server
 from testbed import wait_until
-
-if TYPE_CHECKING:
-    import pytest
 
 
 class CountingStore(Server):
@@ -30,13 +29,16 @@ class CountingStore(Server):
         return super()._ask(call, *args)
 
 
+@pytest.mark.parametrize(("limit_s", "each_s"), [(600.0, 0.0), (0.0, 300.0)])
 def test_a_shutdown_message_of_a_lost_node_does_not_count_for_its_replacement(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, limit_s: float, each_s: float
 ) -> None:
-    monkeypatch.setattr(nodes_module, "_BARRIER_AFTER_SUCCESS_S", 600.0)
+    """Of many nodes some may come late: node 0 waits longer for each."""
+    monkeypatch.setattr(nodes_module, "_BARRIER_AFTER_SUCCESS_S", limit_s)
+    monkeypatch.setattr(nodes_module, "_BARRIER_EACH_S", each_s)
     job = Job("r-1", ["x.py"], "script", "/", {}, "/", {}, min_nodes=2, max_nodes=2)
     store = CountingStore(ports.listening(only="127.0.0.1"), "k" * 32)
-    first, lost, new = (Nodes(job, node, "-", "127.0.0.1", store, store, lambda *_, **__: None) for node in (0, 1, 1))
+    first, lost, new = (Nodes(job, node, "-", "127.0.0.1", store, lambda *_, **__: None) for node in (0, 1, 1))
     for node in (first, lost):
         node.members = nodes_module.Members(Prefixed("round/0", store), 2)
     lost.shutdown_barrier(reported=True, succeeded=False)

@@ -92,7 +92,9 @@ def test_threads_wait_over_one_connection_and_each_is_answered_for_its_own_keys(
     with ThreadPoolExecutor() as pool:
         found = [pool.submit(client.wait, each, LONG_S) for each in wanted]
         wait_until("the waits", lambda: served.store._values._waits.keys() == {"a", "b", "n", "c"})
-        assert len({wait for by in served.store._values._waits.values() for waits in by.values() for wait in waits}) == 1
+        assert (
+            len({wait for by in served.store._values._waits.values() for waits in by.values() for wait in waits}) == 1
+        )
         ends: list[tuple[int, str, str, list[bytes | None]]] = [
             (0, "a", "1", [b"1"]),
             (2, "n", "3", [b"3"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Callable, Dict, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Callable, Collection, Dict, Optional, Set, Tuple
 
 from ..job import Job
 from ..store.interface import Store
@@ -18,6 +18,9 @@ QUIET = 7 / 6
 _LOOK_S = 1.0
 _STALL_S = 1.0
 """A node that checks this much too late was starved itself, and has missed signs of life meanwhile."""
+
+_GATHER_S = 10.0
+"""After a report of silent nodes, what is to be reported next is gathered for so long: it may be of a thousand."""
 
 
 class Signs:
@@ -48,6 +51,35 @@ class Signs:
         return (silent if again else 0.0), again
 
 
+class Reports:
+    """What is reported of nodes that are silent, and respond again: one of them at once, many in one line."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._silent: Dict[int, Tuple[float, str]] = {}
+        self._again: Dict[int, float] = {}
+        self._next_at = 0.0
+
+    def is_silent(self, node: int, seconds: float, load: str) -> None:
+        """A node is silent for so long; the load that was last known there."""
+        self._silent[node] = seconds, load
+
+    def responds(self, node: int, seconds: float) -> None:
+        """A node that was reported responds again, after so long."""
+        self._again[node] = seconds
+
+    def tell(self, now: float) -> None:
+        """Report what is due."""
+        if now < self._next_at or not (self._silent or self._again):
+            return
+        self._next_at = now + _GATHER_S
+        if self._silent:
+            self._warn(_silences(self._silent))
+        if self._again:
+            self._warn(_responses(self._again))
+        self._silent, self._again = {}, {}
+
+
 class Losses:
     """Looks at all other nodes once in a while, in node 0's own process, and at once if a connection closes."""
 
@@ -59,7 +91,7 @@ class Losses:
         """In an elastic run: has the others continue without the node of that name."""
 
         self._job, self._whole = job, whole
-        self._signs = Signs(time.monotonic())
+        self._signs, self._reports = Signs(time.monotonic()), Reports(self._warn)
         self._look_at = 0.0
         self._seen: Tuple[str, Optional[bytes]] = ("", None)
         """The round, and the number of closed connections, for which those were handled."""
@@ -98,25 +130,30 @@ class Losses:
             count, _, load = (sign or b"0").decode().partition(" ")
             silent, again = self._signs.silence_of(node, int(count), now)
             if again:
-                self._warn(responds_again(node, silent))
+                self._reports.responds(node, silent)
             elif silent > limit_s:
                 self._is_silent(store, key, node, silent, load)
+        self._reports.tell(now)
 
     def _is_silent(self, store: Store, key: str, node: int, silent: float, load: str) -> None:
         """Handle a node that has given no sign of life for too long, if it should have."""
         name, left = store.peek([f"name/{node}", f"left/{node}"])
         if left is not None or not name or not self.expected:
             return
-        over = silent > self._job.peer_timeout_s
-        text = silence(node, silent, load, over=over)
-        if over and not self._job.elastic:
+        is_new = node not in self._signs.quiet
+        self._signs.quiet.add(node)
+        if silent <= self._job.peer_timeout_s:
+            if is_new:
+                self._reports.is_silent(node, silent, load)
+            return
+        text = silence(node, silent, load, over=True)
+        if not self._job.elastic:
             self._publish(store, key, loss(node, text))
-        elif over or node not in self._signs.quiet:
-            self._signs.quiet.add(node)
-            self._warn(text)
-            if over and self.drop is not None:
-                store.set(f"name/{node}", "")
-                self.drop(name.decode())
+            return
+        self._warn(text)
+        if self.drop is not None:
+            store.set(f"name/{node}", "")
+            self.drop(name.decode())
 
     def _publish(self, store: Store, key: str, lost: Verdict) -> None:
         self._whole.publish_loss(store, key, lost)
@@ -130,6 +167,32 @@ def silence(node: int, seconds: float, load: str, *, over: bool) -> str:
     limit, is_it = (" (--peer-timeout)", "was") if over else ("", "may be")
     why = f"it {is_it} starved of CPU or memory, or stopped" + (f"; last known there: {load}" if load else "")
     return f"no sign of node {node} for {seconds:.0f} s{limit}, though its host answers: {why}"
+
+
+def _silences(found: Dict[int, Tuple[float, str]]) -> str:
+    """The same of one node or many."""
+    if len(found) == 1:
+        ((node, (seconds, load)),) = found.items()
+        return silence(node, seconds, load, over=False)
+    how_long = _span([seconds for seconds, _ in found.values()])
+    why = "they may be starved of CPU or memory, or stopped"
+    return f"no sign of {_counted(found)} for {how_long} s, though their hosts answer: {why}"
+
+
+def _responses(found: Dict[int, float]) -> str:
+    if len(found) == 1:
+        return responds_again(*next(iter(found.items())))
+    return f"{_counted(found)} respond again, after {_span(found.values())} s"
+
+
+def _span(seconds: Collection[float]) -> str:
+    return " to ".join(dict.fromkeys(f"{each:.0f}" for each in (min(seconds), max(seconds))))
+
+
+def _counted(nodes: Collection[int]) -> str:
+    from ..system.folding import counted  # in few runs several nodes are silent
+
+    return counted(nodes, "node")
 
 
 def responds_again(node: int, seconds: float) -> str:

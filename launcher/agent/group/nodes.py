@@ -25,8 +25,8 @@ _PATIENCE_S = 2.0
 """A shorter wait for other nodes is not reported."""
 
 _BARRIER_S = 3.0
-_BARRIER_AFTER_SUCCESS_S = 10.0
-"""The same limit after a success: no node is known to be lost, and some may be starved of CPU for a while."""
+_BARRIER_AFTER_SUCCESS_S, _BARRIER_EACH_S = 10.0, 0.05
+"""The same limit after a success, and more for each node: none is known to be lost, and some may be starved of CPU."""
 
 LOST_S = 2.0
 _RECORDED_S = 1.0
@@ -206,11 +206,12 @@ class Nodes:
         return False
 
     def shutdown_barrier(self, *, reported: bool, succeeded: bool) -> None:
-        """Node 0 serves its store until all nodes arrive, for at most 3 s, or 10 s after a success.
+        """Node 0 serves its store until all nodes arrive, for at most 3 s, or after a success 10 s and 50 ms per node.
 
         `reported`: the others know that this node exits. `succeeded`: the workers of all nodes have.
         """
-        limit = time.monotonic() + (_BARRIER_AFTER_SUCCESS_S if succeeded else _BARRIER_S)
+        after_success_s = _BARRIER_AFTER_SUCCESS_S + _BARRIER_EACH_S * self.job.max_nodes
+        limit = time.monotonic() + (after_success_s if succeeded else _BARRIER_S)
         leaves = self.stopping.unannounced and not succeeded
         if succeeded or (reported and not (self.job.elastic or leaves)):  # else its closed connection has to be noticed
             self._watch.leave()
