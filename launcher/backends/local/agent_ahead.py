@@ -1,6 +1,7 @@
 """The first agent of a run on this machine, whose Python starts while the launcher is still being imported.
 
-It is the first of a command's modules, and imports only what a run needs anyway.
+It is the first of a command's modules, and imports only what a run needs anyway. Of a run with several nodes, the
+agents are forks of that process: Python and the agent's modules are loaded once, and shared.
 """
 
 from __future__ import annotations
@@ -9,18 +10,24 @@ import contextlib
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher import payload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
-    from launcher.system import detached
+    from launcher.system import detached, proc
 
 _ROOM = 2048
 """Bytes of its command line, which that of the agent must fit in."""
 
+MANY = 64
+"""How many agents are forked, recorded and begin together."""
+
+_ANSWER_S = 60.0
+_READ_BYTES = 1 << 16
 _STANDARD_STREAMS = 3
 _OTHERS = frozenset(("--help", "-h", "--dry-run", "--python", "--warm"))
 """Options with which no agent is started, or another one."""
@@ -45,12 +52,16 @@ def start(words: Sequence[str]) -> None:
         archive, cwd = _state(path), os.getcwd()
         for number in range(_STANDARD_STREAMS):
             os.fstat(number)  # if one is closed, a pipe would take its place
-        argv = [sys.executable, "-u", path, "--ahead", "-" * _ROOM]
-        null = subprocess.DEVNULL
-        process = subprocess.Popen(
-            argv, bufsize=0, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True
-        )
-        _started.append(_Started(process, archive, dict(os.environ), cwd))
+        _start(sys.executable, path, archive, cwd)
+
+
+def _start(python: str, path: str, archive: tuple[int, int], cwd: str) -> None:
+    argv = [python, "-u", path, "--ahead", "-" * _ROOM]
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    process = subprocess.Popen(
+        argv, bufsize=0, stdin=pipe, stdout=pipe, stderr=null, start_new_session=True, cwd=cwd or None
+    )
+    _started.append(_Started(process, archive, dict(os.environ), cwd))
 
 
 def take(argv: Sequence[str], place: detached.Place, told: list[detached.Told]) -> bool:
@@ -74,11 +85,90 @@ def take(argv: Sequence[str], place: detached.Place, told: list[detached.Told]) 
     _started.clear()
     ours.process.returncode = 0  # found by identity, not waited for, as in `detached.start_detached`
     told.append(detached.Told(argv[0], ours.process, place.stderr))
-    for path in (place.stdout, place.stderr):
-        detached.private(path).close()
+    assert ours.process.stdout
+    ours.process.stdout.close()
     place.record(proc.Identity(ours.process.pid, ticks))
-    told[-1].tell(json.dumps({"argv": argv, "outputs": [str(place.stdout), str(place.stderr)]}).encode())
+    told[-1].tell(json.dumps(_wanted(argv, place.stdout, place.stderr)).encode())
     return True
+
+
+def can_fork(argv: Sequence[str], cwd: str) -> bool:
+    """Whether it can fork for agents with such command lines, none of which is longer; it is started, if it is not."""
+    if _started and _is_alike(_started[-1], argv, cwd):
+        return True
+    drop()
+    from launcher.system import hangup
+
+    with contextlib.suppress(OSError), open(argv[0], "rb") as file:
+        if file.read(2) != b"#!" and _size(argv) <= _ROOM:  # a script may give each agent other surroundings
+            with hangup.as_found():
+                _start(argv[0], argv[2], _state(argv[2]), cwd)
+    return bool(_started)
+
+
+def fork(
+    agents: Sequence[tuple[Sequence[str], Path]], record: Callable[[list[proc.Identity]], object], *, first: bool
+) -> bool:
+    """Have agents, each with its command line and the node's directory, begin once all of them are recorded.
+
+    False if it has ended before the `first` ones. Raises `CommandError` if no process can be started.
+    """
+    import json
+
+    from launcher.agent.system.processes import start_ticks
+    from launcher.errors import CommandError
+    from launcher.system import proc
+
+    wanted = [_wanted(argv, directory / "stream", directory / "stderr") for argv, directory in agents]
+    try:
+        pids = _answer(json.dumps(wanted).encode())
+        record([proc.Identity(pid, start_ticks(pid) or 0) for pid in pids])
+        _answer(b"")
+    except EOFError as error:
+        if first:
+            return False
+        raise CommandError("agents cannot be started: the process that forks them has ended") from error
+    return True
+
+
+def _answer(line: bytes) -> list[int]:
+    """What it answers to a line. Raises `EOFError` if it has ended, `CommandError` if it cannot fork."""
+    import json
+    import select
+
+    from launcher.errors import CommandError
+
+    process = _started[-1].process
+    assert process.stdin
+    assert process.stdout
+    said = b""
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(line + b"\n")
+        while not said.endswith(b"\n"):
+            if not select.select([process.stdout], [], [], _ANSWER_S)[0]:
+                raise CommandError(f"agents cannot be started: no fork within {_ANSWER_S:.0f} s")
+            more = os.read(process.stdout.fileno(), _READ_BYTES)
+            if not more:
+                break
+            said += more
+    if not said.endswith(b"\n"):
+        raise EOFError
+    answer = json.loads(said)
+    if isinstance(answer, str):
+        raise CommandError(f"agents cannot be started: {answer}")
+    pids: list[int] = answer
+    return pids
+
+
+def _wanted(argv: Sequence[str], stdout: Path, stderr: Path) -> dict[str, Any]:
+    """A request to become an agent, whose files for output are there."""
+    from launcher.system import detached, input_file
+
+    for path in (stdout, stderr):
+        if path.exists():  # from an earlier attempt
+            input_file.check(path)
+        detached.private(path).close()
+    return {"argv": argv, "outputs": [str(stdout), str(stderr)]}
 
 
 def drop() -> None:
@@ -92,12 +182,15 @@ def _is_alike(ours: _Started, argv: Sequence[str], cwd: str) -> bool:
     """Whether it differs in nothing from what would be started with this command line."""
     from launcher.payload import agent_archive
 
-    size = sum(len(os.fsencode(word)) + 1 for word in argv)
-    if size > _ROOM or (argv[0], cwd, dict(os.environ)) != (sys.executable, ours.cwd, ours.env):
+    if _size(argv) > _ROOM or (argv[0], cwd, dict(os.environ)) != (sys.executable, ours.cwd, ours.env):
         return False
     with contextlib.suppress(OSError):
         return agent_archive.kept() is not None and _state(payload.kept_agent()) == ours.archive
     return False
+
+
+def _size(argv: Sequence[str]) -> int:
+    return sum(len(os.fsencode(word)) + 1 for word in argv)
 
 
 def _state(path: str) -> tuple[int, int]:

@@ -16,14 +16,14 @@ from launcher.backends._files import FileStream
 from launcher.backends._plan import PlannedNode
 from launcher.backends._roles import names_of, parts_of_nodes, with_roles
 from launcher.backends._writing import write_beside, write_files
-from launcher.backends.local import agent_ahead, gpus, processes, programs
-from launcher.backends.local.handle import AgentProcess, LocalHandle
+from launcher.backends.local import gpus, processes, programs, starting
+from launcher.backends.local.handle import LocalHandle
 from launcher.backends.local.options import LocalOptions
-from launcher.backends.local.plan import LocalPlan, argv_of, by_hand, spec_text
+from launcher.backends.local.plan import LocalPlan, by_hand, spec_text
 from launcher.errors import CommandError, RequestError, SpecError, StorageError
 from launcher.payload import agent_archive, scripts
 from launcher.runs.liveness import Liveness
-from launcher.system import batch, detached, input_file, proc, storage
+from launcher.system import batch, input_file, storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from launcher.system.pipes import Bridge
 
 _END_BYTES = 128 * 1024
-_TOLD = 8
-"""Maximum number of agents that have not read their start signal yet: each holds one of our file descriptors."""
-
 _FAREWELL_S = 10.0
 """How long an agent may take to exit after its final event."""
 
@@ -63,7 +60,7 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
 
     def plan(self, spec: JobSpec, run_dir: Path) -> LocalPlan:
         """One agent per node, each with an equal share of the GPUs."""
-        if spec.nodes.max > 1000:  # each takes about 20 MiB of memory
+        if spec.nodes.max > 1000:  # each takes about 18 MiB of memory
             raise SpecError(f"nodes {spec.nodes}: this machine simulates at most 1000", hint="use a cluster for more")
         if inside := batch.found(os.environ):
             output.warn(f"local uses only this host of {inside.text}; all of them: {inside.way_out}")
@@ -120,47 +117,8 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
             (plan.run_dir / "agent.pyz").write_bytes(agent_archive.packed())
         write_beside(plan.run_dir, plan.job)
         job, count = plan.job, len(plan.nodes)
-        return self._start(plan.run_dir, plan.python, job.cwd, count, record, stdin=job.passes_stdin, warm_s=job.warm_s)
-
-    def _start(
-        self,
-        run_dir: Path,
-        python: str,
-        cwd: str,
-        nodes: int,
-        record: Record,
-        *,
-        stdin: bool = False,
-        warm_s: float = 0,
-    ) -> LocalHandle:
-        """Start the agents, with `warm_s` from what stands. With `stdin` they inherit ours, for their workers."""
-        agents: list[AgentProcess] = [{"pid": 0, "start_ticks": 0} for _ in range(nodes)]
-        handle: LocalHandle = {"run_dir": str(run_dir), "python": python, "output_dir": cwd, "agents": agents}
-        told: list[detached.Told] = []
-        try:
-            for agent in processes.of(handle):
-                agent.forget()
-            for rank in range(nodes):
-                if len(told) == _TOLD:
-                    told[0].wait()
-                    told.pop(0).close()
-                directory = run_dir / "nodes" / str(rank)
-                directory.mkdir(parents=True, exist_ok=True)
-
-                def note(identity: proc.Identity, rank: int = rank) -> None:
-                    agents[rank] = {"pid": identity.pid, "start_ticks": identity.start_ticks}
-                    record(handle)
-
-                place = detached.Place(cwd, directory / "stream", directory / "stderr", note)
-                _start_agent(argv_of(run_dir, python, rank), place, told, stdin=stdin, warm_s=warm_s)
-            for word in told:
-                word.wait()
-        except OSError as error:
-            raise StorageError(f"{run_dir}: {error.strerror}") from error
-        finally:
-            agent_ahead.drop()
-            for word in told:
-                word.close()
+        handle = starting.handle_of(plan.run_dir, plan.python, job.cwd, count)
+        starting.start(handle, record, stdin=job.passes_stdin, warm_s=job.warm_s)
         return handle
 
     def recover(self, handle: LocalHandle) -> LocalHandle | None:
@@ -205,7 +163,9 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
         again = {"attempt": attempt, "session": str(attempt), "terminal": None}  # the user may not be at the terminal
         storage.write_whole(run_dir / "spec.json", storage.encode_json({**job, **again}))
         stays_s, nodes = job.get("warm_s", 0.0), len(handle["agents"])
-        return self._start(run_dir, handle["python"], job["cwd"], nodes, record, warm_s=stays_s)
+        new = starting.handle_of(run_dir, handle["python"], job["cwd"], nodes)
+        starting.start(new, record, warm_s=stays_s)
+        return new
 
     def liveness(self, handle: LocalHandle) -> Liveness:
         """Which agents still run, by pid and start time."""
@@ -256,23 +216,6 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
         """Signal every agent, which passes the signal on."""
         for agent in processes.of(handle):
             (agent.ask if signum == self.asks_for_stacks else agent.send)(signum)
-
-
-def _start_agent(
-    argv: tuple[str, ...], place: detached.Place, told: list[detached.Told], *, stdin: bool, warm_s: float
-) -> None:
-    """Start one agent, from what already runs if possible; see `detached.start_detached` for `told`."""
-    if warm_s:
-        from launcher.backends.local import warm  # few runs leave a server, or find one
-
-        reason = warm.start(argv, place, stay_s=warm_s)
-        if reason is None:
-            return
-        argv += warm.words(reason)
-    elif not stdin and agent_ahead.take(argv, place, told):
-        return
-    fd = 0 if stdin else None
-    detached.start_detached((*argv, "--when-told"), env=os.environ, told=told, stdin=fd, **place._asdict())
 
 
 def _is_done(stream: Path) -> bool:
