@@ -20,7 +20,7 @@ _STALL_S = 1.0
 """A node that checks this much too late was starved itself, and has missed signs of life meanwhile."""
 
 _GATHER_S = 10.0
-"""After a report of silent nodes, what is to be reported next is gathered for so long: it may be of a thousand."""
+"""After a report of silent nodes, the next ones are gathered for this time: there may be a thousand."""
 
 
 class Signs:
@@ -61,11 +61,11 @@ class Reports:
         self._next_at = 0.0
 
     def is_silent(self, node: int, seconds: float, load: str) -> None:
-        """A node is silent for so long; the load that was last known there."""
+        """How long a node has been silent, and the load that was last known there."""
         self._silent[node] = seconds, load
 
     def responds(self, node: int, seconds: float) -> None:
-        """A node that was reported responds again, after so long."""
+        """A node that was reported responds again, after this time."""
         self._again[node] = seconds
 
     def tell(self, now: float) -> None:

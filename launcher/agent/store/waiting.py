@@ -94,7 +94,7 @@ class SharedWaits:
             self._interrupt()
 
     def _ask_until_over(self, mine: _Waiting) -> None:
-        """Ask for all threads until one's own wait is over; another thread that still waits goes on."""
+        """Ask for all threads until one's own wait is over; another thread that still waits continues."""
         try:
             while not mine.is_over:
                 self._ask_once()
