@@ -29,7 +29,9 @@ _RETRIES_S = 5.0
 
 _FORBIDDEN = re.compile(r'User "([^"]*)" cannot (\S+) resource "([^"]*)"')
 _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
-_PAGE = 100
+_PAGE, _PAGE_OF_PODS = 100, 500
+"""How many objects are listed at once; of pods, as many as kubectl lists."""
+
 _BLOCK_BYTES = 1 << 18
 _LINE_BYTES = 16 << 20
 """More than any object or record has; a pod may write a line that never ends."""
@@ -188,12 +190,9 @@ class Cluster:
 def collect(
     cluster: Cluster, path: str, query: Mapping[str, Any], take: Callable[[dict[str, Any]], T], *, accept: str = ""
 ) -> tuple[list[T], str]:
-    """What `take` makes of all objects of a collection, and its version; fetched in pages, as objects may be large.
-
-    `query` may have a `limit` of its own for a page.
-    """
+    """What `take` makes of all objects of a collection, and its version; fetched in pages, as objects may be large."""
     found: list[T] = []
-    page = {"limit": _PAGE, **query}
+    page = {"limit": _PAGE_OF_PODS if path.endswith("/pods") else _PAGE, **query}
     while True:
         try:
             listed = cluster.call("GET", path, query=page, accept=accept)

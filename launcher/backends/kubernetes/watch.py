@@ -49,9 +49,6 @@ _PATIENCE_S = 10.0
 _LOG_PATIENCE_S = 30.0
 """How long to wait for the log of an ended pod."""
 
-_PAGE = 500
-"""A status lists this many pods at once, as kubectl does."""
-
 _REACHED_S = 30.0
 """How long a program in a pod may take to start."""
 
@@ -113,7 +110,7 @@ class RunWatch:
         """All pods of the run, by node."""
         if (known := self.logs.pods()) is not None:
             return pod_status.by_node(known, self._nodes)
-        query = {"labelSelector": f"{RUN_LABEL}={self._handle['run']}", "limit": _PAGE}
+        query = {"labelSelector": f"{RUN_LABEL}={self._handle['run']}"}
         listed, _ = api.collect(
             self.cluster, self._path("pods"), query, lambda item: pod_status.pod_of(item, self._container)
         )
