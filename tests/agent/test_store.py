@@ -114,7 +114,7 @@ def test_a_call_that_waits_fails_when_the_store_is_given_up(served: Served) -> N
     with served.store._values.lock:
         thread = threading.Thread(target=call)
         thread.start()
-        wait_until("the call", client._lock.locked)
+        wait_until("the call", lambda: len(client._exchange._calls) == 1)
         client.give_up()
         thread.join(60)
         assert not thread.is_alive()

@@ -56,7 +56,7 @@ class Watch:
         """Used on node 0."""
 
         if node_rank > 0:
-            store.on_silence = (QUIET * job.unreachable_s, self._of_node_0)
+            store.tell_silence(QUIET * job.unreachable_s, self._of_node_0)
             self.be_missed("-")
         threading.Thread(target=self._run, daemon=True, name="watch").start()
 

@@ -6,52 +6,54 @@ import contextlib
 import socket
 import threading
 from collections import deque
-from typing import Any, Callable, Deque, Generic, Iterator, List, Optional, TypeVar
+from typing import Any, Callable, Deque, Dict, Generic, Iterator, List, Optional, TypeVar
 
 from .interface import END_WAIT, GONE
 from .values import Values, Wait
 
 _Waiting = TypeVar("_Waiting")
+_WAITS = 64
+"""At most so many threads of a client wait at a time."""
 
 
 class Calls:
-    """Each call is answered before the next one; one that waits when its wait is over, or when the next one comes."""
+    """Calls are answered in order; each wait when it is over, with the number that its client gave it."""
 
     def __init__(self, values: Values, over: Callable[[], object]) -> None:
         """`over` is called, in any thread, once a wait is over."""
         self._values, self._over = values, over
-        self._wait: Optional[Wait] = None
+        self._waits: Dict[int, Wait] = {}
         self._left = ("", "", "")
         """The key from `leave`, its value if the connection closes, and its value if the host stops answering."""
 
     def answer(self, call: str, *args: Any) -> List[Any]:
         """Take a call; the answers that are due."""
-        answers = [] if self._wait is None else [self._end()]
         if call == "wait":
-            limit_s, known, sign, value = args
+            number, limit_s, known, sign, value = args
+            if len(self._waits) >= _WAITS or int(number) in self._waits:
+                raise ValueError(number)
             if sign:
                 self._values.call("set", sign, value)
-            self._wait = self._values.begin(known, limit_s, self._over)
-        elif call == "leave":
+            self._waits[int(number)] = self._values.begin(known, limit_s, self._over)
+            return []
+        if call == END_WAIT:
+            return [self._end(args[0])] if args[0] in self._waits else []
+        if call == "leave":
             self._left = (str(args[0]), str(args[1]), str(args[2]))
-            answers.append(None)
-        elif call != END_WAIT:
-            answers.append(self._values.call(call, *args))
-        return answers
+            return [None]
+        return [self._values.call(call, *args)]
 
     def late(self) -> List[Any]:
-        """The answer to a wait that is over, if there is one."""
-        return [self._end()] if self._wait is not None and self._wait.over else []
+        """The answers to waits that are over."""
+        return [self._end(number) for number, wait in list(self._waits.items()) if wait.over]
 
-    def _end(self) -> Any:
-        wait, self._wait = self._wait, None
-        assert wait is not None
-        return self._values.end(wait)
+    def _end(self, number: int) -> Dict[int, List[Optional[str]]]:
+        return {number: self._values.end(self._waits.pop(number))}
 
     def close(self, *, unreachable: bool) -> None:
         """Set the key that the client left behind, and wait for nothing any more."""
-        if self._wait is not None:
-            self._end()
+        for number in list(self._waits):
+            self._end(number)
         key, ended, lost = self._left
         if key:
             self._values.call("compare_set", key, "", lost if unreachable else ended)

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import select
-import socket
-import threading
 import time
-from typing import Any, Callable, Iterator, List, Mapping, Optional, Set, Tuple
+from typing import Any, Callable, Iterator, List, Mapping, Optional, Tuple
 
 from ..network import routes, secure
+from .exchange import Exchange, TimedOutError, read
 from .interface import (
-    END_WAIT,
-    LENGTH,
-    MAX_BYTES,
     UNREACHABLE,
     GoneError,
     Known,
@@ -24,10 +18,6 @@ from .interface import (
     UnreachableError,
     watch_host,
 )
-from .waiting import SharedWaits
-
-_TimedOutError = socket.timeout
-"""Distinct from `TimeoutError` before Python 3.10."""
 
 _PAUSE_S = 0.05
 _PAUSE_MAX_S = 1.0
@@ -39,7 +29,7 @@ _HANG_UPS = 5
 
 
 class Client(Store):
-    """A client of the store, for all threads of a node: calls wait for one another, and a call that waits makes way."""
+    """A client of the store, for all threads of a node."""
 
     def __init__(
         self,
@@ -59,25 +49,8 @@ class Client(Store):
         `comes_back`: a lost node 0 is replaced at the same address.
         """
         self._answer_s, self._host_s, self._comes_back = answer_s, host_s, comes_back
-        self.on_silence: Tuple[float, Callable[[float, bool], None]] = (answer_s, lambda _s, _over: None)
-        """How many seconds an answer may take before the callback is called; it is called again when the answer comes.
-
-        It takes the number of seconds waited, and whether the answer has come.
-        """
-
-        self._lock = threading.Lock()
-        self._next = threading.Lock()
-        """Held by the thread that gets the connection next."""
-
-        self._is_waiting = False
-        self._waits = SharedWaits(self._ask_to_wait, self._interrupt, self._clear)
-        self._failure: Optional[GoneError] = None
-        """Why there is no connection any more, for all threads."""
-
         self._connect(addr, port, key, timeout_s, tell)
-        self._woken, self._waker = socket.socketpair()
-        for end in (self._woken, self._waker):
-            end.setblocking(False)
+        self._exchange = Exchange(self._sock, self._session, answer_s)
 
     def _connect(self, addr: str, port: int, key: str, timeout_s: float, tell: Callable[[str], None]) -> None:
         """Connect within `timeout_s`; a server that is not the run's store is reported."""
@@ -113,7 +86,9 @@ class Client(Store):
         try:
             self._sock.sendall(nonce)
             # Node 0 listens long before it answers.
-            server_nonce = self._read(secure.NONCE_BYTES, self._soon(limit) if self._comes_back else limit)
+            server_nonce = read(
+                self._sock, secure.NONCE_BYTES, self._left(limit) if self._comes_back else limit - time.monotonic()
+            )
         except ConnectionError as error:
             self._sock.close()
             if self._comes_back:
@@ -125,7 +100,7 @@ class Client(Store):
         session = secure.Session(key, secure.CLIENT, server_nonce, nonce)
         try:
             self._sock.sendall(session.proof())
-            session.check_peer(self._read(secure.MAC_BYTES, self._soon(limit)))
+            session.check_peer(read(self._sock, secure.MAC_BYTES, self._left(limit)))
         except ConnectionError as error:
             self._sock.close()
             raise _HungUpError("it hangs up before it has proved that it knows the run's key") from error
@@ -135,97 +110,36 @@ class Client(Store):
         return session
 
     def _ask(self, call: str, *args: Any) -> Any:
-        with self._turn(waits=call == "wait"):
-            try:
-                self._send([call, *args])
-                self._await_answer()
-                limit = time.monotonic() + self._answer_s
-                head = self._read(LENGTH.size + secure.MAC_BYTES, limit)
-                (length,) = LENGTH.unpack_from(head)
-                answer = self._read(length, limit) if length <= MAX_BYTES else b""
-                self._session.check(head[LENGTH.size :], answer)
-                return json.loads(answer)
-            except (OSError, ValueError) as error:
-                self.close()
-                self._failure = self._failure or self._lost(error)
-                raise type(self._failure)(*self._failure.args) from error
-
-    def _lost(self, error: Exception) -> GoneError:
-        if getattr(error, "errno", None) in UNREACHABLE:
-            return UnreachableError(f"the run's store has not answered for {self._host_s:.0f} s: {error}")
-        if isinstance(error, _TimedOutError):
-            return SilentError(f"the run's store has not answered for {self._answer_s:.0f} s")
-        return GoneError(f"the connection to the run's store is lost: {error}")
+        with self._errors():
+            return self._exchange.call([call, *args])
 
     def wait(
         self, known: Mapping[str, Known], limit_s: float, sign: Tuple[str, str] = ("", "")
     ) -> List[Optional[bytes]]:
-        """As in the base class. Waits of several threads are one call."""
-        values = self._waits.wait(known, limit_s, sign)
+        """As in the base class; other threads may call and wait meanwhile."""
+        with self._errors():
+            values = self._exchange.wait(limit_s, known, sign)
         return [None if value is None else value.encode() for value in values]
 
-    def _ask_to_wait(self, limit_s: float, known: Mapping[str, Known], sign: Tuple[str, str]) -> Any:
-        return self._ask("wait", limit_s, dict(known), *sign)
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            if getattr(error, "errno", None) in UNREACHABLE:
+                text = f"the run's store has not answered for {self._host_s:.0f} s: {error}"
+                raise UnreachableError(text) from error
+            if isinstance(error, TimedOutError):
+                raise SilentError(f"the run's store has not answered for {self._answer_s:.0f} s") from error
+            raise GoneError(f"the connection to the run's store is lost: {error}") from error
 
     def wake(self) -> None:
         """End the wait of each other thread, or its next one."""
-        self._waits.wake()
+        self._exchange.wake()
 
-    @contextlib.contextmanager
-    def _turn(self, *, waits: bool) -> Iterator[None]:
-        """The connection for one call, after those that came before; a wait ends once another call comes."""
-        with self._next:
-            if self._is_waiting:
-                self._interrupt()
-            self._lock.acquire()
-            self._is_waiting = waits
-        try:
-            yield
-        finally:
-            self._is_waiting = False
-            self._lock.release()
-
-    def _interrupt(self) -> None:
-        """End the wait that is open, or the next one until `_clear`."""
-        with contextlib.suppress(OSError):  # it was interrupted often enough
-            self._waker.send(b"\0")
-
-    def _clear(self) -> None:
-        with contextlib.suppress(OSError):
-            self._woken.recv(64)
-
-    def _send(self, request: Any) -> None:
-        text = json.dumps(request).encode()
-        seal = self._session.seal(text)
-        self._sock.settimeout(self._answer_s)
-        self._sock.sendall(LENGTH.pack(len(text)) + seal + text)
-
-    def _await_answer(self) -> None:
-        """Wait until data arrives; data that arrived while this process was stopped is not too late."""
-        began, (quiet_s, tell), told = time.monotonic(), self.on_silence, False
-        while True:
-            limit_s = self._answer_s if told else min(quiet_s, self._answer_s)
-            ready = self._ready(limit_s - (time.monotonic() - began))
-            if self._sock in ready:
-                break
-            if ready:
-                self._clear()
-                self._send([END_WAIT])
-            elif limit_s == self._answer_s:
-                raise _TimedOutError("timed out")
-            else:
-                told = True
-                tell(quiet_s, False)
-        if told:
-            tell(time.monotonic() - began, True)
-
-    def _ready(self, limit_s: float) -> Set[socket.socket]:
-        """The sockets with data: the connection's and, while a call waits, the one that ends it."""
-        sockets = {sock.fileno(): sock for sock in (self._sock, *([self._woken] if self._is_waiting else ()))}
-        poll = select.poll()
-        for fd in sockets:
-            poll.register(fd, select.POLLIN)
-        return {sockets[fd] for fd, _ in poll.poll(max(0.0, 1000 * limit_s))}
+    def tell_silence(self, after_s: float, tell: Callable[[float, bool], None]) -> None:
+        """As in the base class."""
+        self._exchange.on_silence = after_s, tell
 
     def leave(self, key: str, ended: str, unreachable: str) -> None:
         """Have the store set the key to `ended` when this connection closes, or to `unreachable` if this host is lost.
@@ -241,31 +155,14 @@ class Client(Store):
 
     def give_up(self) -> None:
         """Make waiting calls fail at once, and all further ones."""
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
+        self._exchange.give_up()
 
     def close(self) -> None:
         """Close the connection."""
-        for sock in (self._sock, self._woken, self._waker):
-            sock.close()
+        self._sock.close()
 
-    def _soon(self, limit: float) -> float:
-        return min(limit, time.monotonic() + self._answer_s)
-
-    def _read(self, count: int, limit: float) -> bytes:
-        """Read exactly `count` bytes, before the limit."""
-        parts = []
-        while count:
-            left = limit - time.monotonic()
-            if left <= 0:
-                raise _TimedOutError("timed out")
-            self._sock.settimeout(left)
-            part = self._sock.recv(min(count, 1 << 20))
-            if not part:
-                raise ConnectionResetError("connection closed")
-            parts.append(part)
-            count -= len(part)
-        return b"".join(parts)
+    def _left(self, limit: float) -> float:
+        return min(limit - time.monotonic(), self._answer_s)
 
 
 class _HungUpError(ConnectionError):

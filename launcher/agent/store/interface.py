@@ -6,7 +6,7 @@ import contextlib
 import errno
 import socket
 import struct
-from typing import Any, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 LENGTH = struct.Struct("!I")
 
@@ -15,7 +15,7 @@ Known = Union[str, int, None]
 number: the wait is over when the key's number is as high. False: the value is only told at the wait's end."""
 
 END_WAIT = "end"
-"""A request without an answer: the one that still waits is to be answered now."""
+"""A request without an answer: the wait with that number is to be answered now."""
 
 GONE = "gone"
 """Key with the number of connections that closed and left something behind."""
@@ -110,13 +110,19 @@ class Store:
     ) -> List[Optional[bytes]]:
         """Wait until one of the keys is not as known any more, or for some time; the values of all of them.
 
-        It may end earlier: by `wake`, or by another thread's call. `sign`: a key to be set first, with its value.
+        It may end earlier, by `wake`. `sign`: a key to be set first, with its value.
         """
         values = self._ask("wait", limit_s, dict(known), *sign)
         return [None if value is None else value.encode() for value in values]
 
     def wake(self) -> None:
-        """End a wait of another thread, or the next one."""
+        """End the wait of each other thread, or its next one."""
+
+    def tell_silence(self, after_s: float, tell: Callable[[float, bool], None]) -> None:
+        """Have `tell` called when an answer takes this long, and again when it comes. One of this process takes none.
+
+        It takes the number of seconds waited, and whether the answer has come.
+        """
 
     def name_of(self, key: str) -> str:
         """The key's name in the run's store."""
