@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-LIMIT_S = 300.0
+LIMIT_S = 900.0
 LOOK_S = 0.1
 SCRIPT = """#!/bin/sh
 if [ "$DISTLAUNCH_RANK" = 0 ]; then

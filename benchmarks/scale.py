@@ -181,12 +181,13 @@ def show_agents(results: Sequence[_agents.Agents]) -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", default="64,256,1000", help="sizes of the runs")
+    parser.add_argument("--nodes", default="64,256,1000", help='sizes of the runs; "" for none')
     parser.add_argument("--rest", type=float, default=20.0, metavar="SECONDS", help="how long each run is left alone")
-    parser.add_argument("--agents", default="", help="sizes of runs with real agents; each takes about 20 MiB")
+    parser.add_argument("--agents", default="", help="sizes of runs with real agents; each takes about 18 MiB")
     parser.add_argument("--contract", default="torchrun", help="others tell each node the addresses of all")
     options = parser.parse_args()
-    show([measure(int(nodes), options.rest, options.contract) for nodes in options.nodes.split(",")])
+    if options.nodes:
+        show([measure(int(nodes), options.rest, options.contract) for nodes in options.nodes.split(",")])
     if options.agents:
         show_agents([_agents.measure(int(nodes)) for nodes in options.agents.split(",")])
 
