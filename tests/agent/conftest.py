@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.agent.ahead import bytecode, started  # noqa: F401 - fixtures
 from tests.agent.harness import Runner
 from tests.agent.stores import Served
 from tests.agent.warm import WarmStart

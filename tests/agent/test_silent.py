@@ -16,7 +16,6 @@ import pytest
 from launcher.agent.group import losses
 from launcher.agent.group import watch as watch_module
 from launcher.agent.group.watch import Watch
-from launcher.agent.group.whole import Whole
 from launcher.agent.job import Job
 from launcher.agent.network import ports
 from launcher.agent.store.interface import GoneError, Store, StoreError
@@ -24,7 +23,7 @@ from launcher.agent.store.server import Server
 from testbed import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from tests.agent.harness import Run, Runner
 
@@ -194,37 +193,6 @@ def test_a_node_that_was_starved_does_not_take_the_others_for_silent(monkeypatch
     assert watch.verdict
     lost = watch.verdict["message"]
     assert re.match(r"no sign of node 1 for 2\d s \(--peer-timeout\), though its host answers: ", lost)
-
-
-def test_a_thousand_silent_nodes_are_reported_in_few_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, time=time.time)
-    monkeypatch.setattr(losses, "time", clock)
-    job = Job("r-1", ["x.py"], "script", "/", {}, "/", {}, min_nodes=1000, max_nodes=1000, host_timeout_s=6.0)
-    store, told = Ticking(), []
-    watched = losses.Losses(job, Whole(job, 0, lambda _name, message: told.append((clock.now, message))))
-    watched.expected = True
-
-    def passes(seconds: int, signs: Mapping[int, str]) -> None:
-        store.multi_set({f"sign/{node}": f"{sign} load 9" for node, sign in signs.items()})
-        for _ in range(seconds):
-            clock.now += 1.0
-            watched.attend(store, "round/0/verdict", None)
-
-    every = range(1, 1000)
-    store.multi_set({f"name/{node}": "-" for node in every})
-    passes(4, dict.fromkeys(every, "1"))
-    passes(20, {node: "2" for node in every if node != 7})
-    passes(12, dict.fromkeys(every, "3"))
-
-    assert [message.partition(" for ")[0].partition(", after ")[0] for _, message in told] == [
-        "no sign of node 7",
-        "no sign of nodes 1-6,8-999",
-        "nodes 1-999 respond again",
-    ]
-    assert told[0][1].endswith("though its host answers: it may be starved of CPU or memory, or stopped; "
-                               "last known there: load 9")  # fmt: skip
-    assert " for 8 s, though their hosts answer: they may be starved of CPU or memory, or stopped" in told[1][1]
-    assert told[2][1].endswith(", after 20 to 24 s"), told[2]
 
 
 class OneMessage(Store):

@@ -41,8 +41,10 @@ def main(what, kind, moment, *args):
             *others, record = args
             return usual(self, *others, lambda handle: (befall(), record(handle))[1])
         return call
+    from launcher.backends.local import agent_ahead
     from launcher.backends.local.backend import LocalBackend
     from launcher.cli import main
+    agent_ahead.MANY = 1
     if kind == "starts":
         LocalBackend.submit = with_starts(LocalBackend.submit)
         LocalBackend.requeue = with_starts(LocalBackend.requeue)
@@ -53,7 +55,7 @@ sys.exit(main(*sys.argv[1:]))
 """
 """The launcher, killed or waiting for `go` at its MOMENT-th step with files and processes, or start of an agent.
 
-It is there then, and about to be recorded, upon which it begins.
+It is there then, and about to be recorded, upon which it begins. Agents are started one by one.
 """
 
 BEFALL = ("befallen.py",)

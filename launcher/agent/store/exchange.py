@@ -38,6 +38,22 @@ class _Answer:
         """How many calls of `wake` its thread has noticed when it is there."""
 
 
+class _Wakes:
+    """The calls of `wake`, of which each thread notices all."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._of_thread = threading.local()
+
+    def are_missed(self) -> bool:
+        """Whether this thread has not noticed all of them."""
+        return bool(getattr(self._of_thread, "count", 0) != self.count)
+
+    def notice(self, count: int) -> None:
+        """This thread has noticed so many."""
+        self._of_thread.count = count
+
+
 class Exchange:
     """The requests and answers of one connection. A call raises the first error of any, `OSError` or `ValueError`."""
 
@@ -57,7 +73,7 @@ class Exchange:
         """Whether a thread reads."""
 
         self._failure: Optional[Exception] = None
-        self._wakes, self._of_thread = 0, threading.local()
+        self._wakes = _Wakes()
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -72,26 +88,26 @@ class Exchange:
     def wait(self, limit_s: float, known: Mapping[str, Known], sign: Tuple[str, str]) -> Any:
         """The answer to a wait, which comes at any time."""
         with self._sending:
-            answer, number = _Answer(self._wakes), next(self._numbers)
-            if getattr(self._of_thread, "wakes", 0) != self._wakes:
+            answer, number = _Answer(self._wakes.count), next(self._numbers)
+            if self._wakes.are_missed():
                 limit_s = 0.0
             self._waits[number] = answer
             self._send([["wait", number, limit_s, dict(known), *sign]])
         value = self._await(answer)
-        self._of_thread.wakes = answer.wakes
+        self._wakes.notice(answer.wakes)
         return value
 
     def wake(self) -> None:
         """End the wait of each thread, or its next one."""
         if not self._sending.acquire(timeout=_SENDS_S):
-            self._wakes += 1  # the threads whose waits are open end at their limits
+            self._wakes.count += 1  # the waits that are open end at their limits
             return
         try:
-            self._wakes += 1
+            self._wakes.count += 1
             with self._changed:
                 waits = list(self._waits.items())
             for _, answer in waits:
-                answer.wakes = self._wakes
+                answer.wakes = self._wakes.count
             self._send([[END_WAIT, number] for number, _ in waits])
         finally:
             self._sending.release()
