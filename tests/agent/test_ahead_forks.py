@@ -51,7 +51,7 @@ def test_the_agents_of_several_nodes_are_its_forks_and_no_different(
     assert len([words for words in pythons if " --ahead " in words]) == 1
     assert not [words for words in pythons if "--spec" in words]
     for own, other in zip(forked, usual, strict=True):
-        assert own["agent"] == own["group"] == own["session"] != the_one_ahead(started()[:3])
+        assert own["agent"] == own["group"] == own["session"] != the_one_ahead(started())
         alike = like(own, other)
         assert own["argv"][1:] == [word for word in alike["argv"][1:] if word != "--when-told"]
         assert [own["fds"][name] for name in "012"] == [alike["fds"][name] for name in "012"]
@@ -78,11 +78,10 @@ def test_no_fork_becomes_an_agent_if_the_launcher_ends_before_all_are_recorded(
     code = f"""
 import json, os, signal, sys
 from launcher.backends.local import agent_ahead
-from launcher.system import proc
-usual = {{"record": proc.Identity, "answer": agent_ahead._answer}}
+usual = agent_ahead._answer
 def fork(*args, **more):
     def answer(line):
-        pids = usual["answer"](line)
+        pids = usual(line)
         print(json.dumps(pids), flush=True)
         if {at!r} == "answer":
             os.kill(os.getpid(), signal.SIGKILL)

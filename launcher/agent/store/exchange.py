@@ -81,7 +81,8 @@ class Exchange:
         """The answer to a call."""
         with self._sending:
             answer = _Answer()
-            self._calls.append(answer)
+            with self._changed:
+                self._calls.append(answer)
             self._send([request])
         return self._await(answer)
 
@@ -91,7 +92,8 @@ class Exchange:
             answer, number = _Answer(self._wakes.count), next(self._numbers)
             if self._wakes.are_missed():
                 limit_s = 0.0
-            self._waits[number] = answer
+            with self._changed:
+                self._waits[number] = answer
             self._send([["wait", number, limit_s, dict(known), *sign]])
         value = self._await(answer)
         self._wakes.notice(answer.wakes)
@@ -154,7 +156,7 @@ class Exchange:
         with self._changed:
             while not answer.is_there:
                 if self._failure is not None:
-                    raise type(self._failure)(*self._failure.args) from self._failure
+                    raise self._failure
                 if not self._is_read:
                     self._is_read = True
                     return False

@@ -111,7 +111,7 @@ def fork(
 ) -> bool:
     """Have agents, each with its command line and the node's directory, begin once all of them are recorded.
 
-    False if it has ended before the `first` ones. Raises `CommandError` if no process can be started.
+    False if it has ended before it forks for the `first` ones. Raises `CommandError` if they cannot be started.
     """
     import json
 
@@ -120,19 +120,18 @@ def fork(
     from launcher.system import proc
 
     wanted = [_wanted(argv, directory / "stream", directory / "stderr") for argv, directory in agents]
-    try:
-        pids = _answer(json.dumps(wanted).encode())
+    pids = _answer(json.dumps(wanted).encode())
+    if pids is None and first:
+        return False
+    if pids is not None:
         record([proc.Identity(pid, start_ticks(pid) or 0) for pid in pids])
-        _answer(b"")
-    except EOFError as error:
-        if first:
-            return False
-        raise CommandError("agents cannot be started: the process that forks them has ended") from error
+    if pids is None or _answer(b"") is None:
+        raise CommandError("agents cannot be started: the process that forks them has ended")
     return True
 
 
-def _answer(line: bytes) -> list[int]:
-    """What it answers to a line. Raises `EOFError` if it has ended, `CommandError` if it cannot fork."""
+def _answer(line: bytes) -> list[int] | None:
+    """What it answers to a line; None if it has ended. Raises `CommandError` if it cannot fork."""
     import json
     import select
 
@@ -141,18 +140,21 @@ def _answer(line: bytes) -> list[int]:
     process = _started[-1].process
     assert process.stdin
     assert process.stdout
-    said = b""
+    said, poller = b"", select.poll()
+    poller.register(process.stdout, select.POLLIN)
     with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(line + b"\n")
+        rest = line + b"\n"
+        while rest:
+            rest = rest[process.stdin.write(rest) :]
         while not said.endswith(b"\n"):
-            if not select.select([process.stdout], [], [], _ANSWER_S)[0]:
+            if not poller.poll(1000 * _ANSWER_S):
                 raise CommandError(f"agents cannot be started: no fork within {_ANSWER_S:.0f} s")
             more = os.read(process.stdout.fileno(), _READ_BYTES)
             if not more:
                 break
             said += more
     if not said.endswith(b"\n"):
-        raise EOFError
+        return None
     answer = json.loads(said)
     if isinstance(answer, str):
         raise CommandError(f"agents cannot be started: {answer}")
