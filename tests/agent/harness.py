@@ -18,6 +18,7 @@ import psutil
 
 from launcher.agent import protocol
 from launcher.agent.system import processes
+from launcher.backends.local import agent_ahead
 from launcher.backends.local.backend import LocalBackend
 from launcher.backends.local.options import LocalOptions
 from launcher.runs.sources import JOB_OUTPUT
@@ -173,8 +174,11 @@ class Runner:
         plan = backend.plan(job, directory)
         plan = replace(plan, job=plan.job._replace(**(request or {})))
         held = [str(node) for node in ((late,) if isinstance(late, int) else late or ())]
-        start = functools.partial(self._warm.start, held=held) if self._warm else detached.start_detached
-        with mock.patch.object(detached, "start_detached", start):
+        with contextlib.ExitStack() as patched:
+            if self._warm:
+                start = functools.partial(self._warm.start, held=held)
+                patched.enter_context(mock.patch.object(detached, "start_detached", start))
+                patched.enter_context(mock.patch.object(agent_ahead, "can_fork", return_value=False))
             run = Run(directory, backend.submit(plan), backend)
         self.runs.append(run)
         return run

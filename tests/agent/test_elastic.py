@@ -33,15 +33,15 @@ def here() -> Store:
 
 
 def node_of(port: int, rank: int) -> dynamic_rendezvous.ElasticNodes:
-    """A node of a run with one or two nodes, with its own connections."""
+    """A node of a run with one or two nodes, with its own connection."""
     from launcher.agent.group import dynamic_rendezvous
 
-    stores = [Client("127.0.0.1", port, key=KEY, timeout_s=60) for _ in range(2)]
+    store = Client("127.0.0.1", port, key=KEY, timeout_s=60)
     where: Rendezvous = {"addr": "127.0.0.1"}
     asked = Job(
         "r", ["x.py"], "script", "/", {}, "/", where, min_nodes=1, max_nodes=2, rdzv_timeout_s=60, last_call_s=1.0
     )
-    return dynamic_rendezvous.ElasticNodes(asked, rank, f"n{rank}", "127.0.0.1", *stores, lambda *_, **__: None)
+    return dynamic_rendezvous.ElasticNodes(asked, rank, f"n{rank}", "127.0.0.1", store, lambda *_, **__: None)
 
 
 def meet(*nodes: dynamic_rendezvous.ElasticNodes) -> list[RendezvousInfo]:

@@ -190,9 +190,7 @@ def test_workers_keep_their_limit_of_files_and_the_runs_store_has_room_for_all_n
 
     assert list(run.stdout.values()) == [b"256\n"] * 2
     limits = [sorted(process.rlimit(psutil.RLIMIT_NOFILE)[0] for process in run.processes(node)) for node in (0, 1)]
-    assert limits[0] == [256, 256, 2 * 2 + 258 + 64, hard], (
-        "fork server, worker, the process that serves the store, agent"
-    )
+    assert limits[0] == [256, 256, 2 + 258 + 64, hard], "fork server, worker, the process that serves the store, agent"
     assert limits[1] == [256, 256, 256, hard]
 
 
