@@ -4,6 +4,7 @@ The words after it: `wait` for a minute, or with `for=S` for so many seconds; `f
 so only in its role's first round; `rank=R`, to do these only as that rank of its role.
 """
 
+import contextlib
 import os
 import socket
 import sys
@@ -19,10 +20,15 @@ hosts = len(os.environ[f"DISTLAUNCH_ROLE_{target}_HOSTS"].split(","))
 def serve() -> None:
     server = socket.create_server(("", int(port)))
     print(f"{role} {rank} of {world} serves", flush=True)
+    own, waiting = set(), []
     while True:
         peer, _ = server.accept()
-        peer.sendall(peer.recv(100) + f" met {role}".encode())
-        peer.close()
+        waiting.append((peer, peer.recv(100)))
+        own |= {text for _, text in waiting if text.startswith(role.encode())}
+        while waiting and len(own) == int(world) - 1:  # or the others, once they are done, would end those of this role
+            peer, text = waiting.pop()
+            with contextlib.suppress(OSError), peer:
+                peer.sendall(text + f" met {role}".encode())
 
 
 def meet() -> None:
