@@ -109,27 +109,30 @@ sys.exit(main())
     assert not list(distlaunch.runs.glob("script-*/nodes/*/agent.json"))
 
 
+FORKS = """
+if "--ahead" in sys.orig_argv:
+    usual, forks = os.fork, []
+    def fork():
+        forks.append(None)
+        if len(forks) == 3:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return usual()
+    os.fork = fork
+"""
+
+
 def test_a_process_that_cannot_fork_is_one_error(
     distlaunch: Cli, tmp_path: Path, started: Callable[[], list[tuple[int, str]]]
 ) -> None:
     (tmp_path / "script.py").write_text("print('runs')")
-    code = """
-import subprocess, sys
-from launcher.backends.local import agent_ahead
-usual = subprocess.Popen
-def spawned(argv, *args, **more):
-    if "--ahead" in argv:
-        argv = [sys.executable, "-c", "input(); print('\\"Resource temporarily unavailable\\"', flush=True)"]
-    return usual(argv, *args, **more)
-agent_ahead.subprocess.Popen = spawned
-from launcher.cli import main
-sys.exit(main())
-"""
-    command = [sys.executable, "-c", code, "local", "--nodes", "3", "--contract", "env", "script.py"]
+    with (tmp_path / "hooks/sitecustomize.py").open("a") as hook:
+        hook.write(FORKS)
 
-    done = subprocess.run(command, env=distlaunch.env(hooked(distlaunch)), cwd=tmp_path, **CAPTURED)
+    done = distlaunch("local", "--nodes", "3", "--contract", "env", "script.py", env=hooked(distlaunch), real=True)
 
-    assert (done.returncode, done.stdout) == (4, ""), done.stderr
+    assert (done.exit_code, done.stdout) == (4, ""), done.stderr
     assert "agents cannot be started: Resource temporarily unavailable" in done.stderr
     assert "Traceback" not in done.stderr
     assert not [words for _, words in started() if "--spec" in words]
+    until_ended(the_one_ahead(started()))
+    assert not list(distlaunch.runs.glob("script-*/nodes/*/agent.json"))

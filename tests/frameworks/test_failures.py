@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from launcher.agent.system.processes import start_ticks
+from testbed import wait_until
 from tests.frameworks.catalog import BY_NAME, FRAMEWORKS
 from tests.frameworks.scenarios import OF_ALL, OF_MPI, Case
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.frameworks.place import Place
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1500)]
@@ -46,6 +47,13 @@ def test_a_daemon_that_does_not_end_well_leaves_no_files_for_the_next_one_with_i
     check(replace(local, env={"TMPDIR": str(files)}), framework, ends)
 
     assert not list(files.iterdir())
+    wait_until("what the agents had in memory to be gone", lambda: not left_in_memory())
+
+
+def left_in_memory() -> list[Path]:
+    """Files of an MPI in the directories of agents that have ended."""
+    found = Path("/dev/shm").glob("distlaunch-*/mpi-*")
+    return [path for path in found if start_ticks(int(path.parent.name.split("-")[3])) is None]
 
 
 @pytest.mark.parametrize(("framework", "scenario"), [pair for pair in PAIRS if pair[0] not in ALWAYS], ids=str)

@@ -134,7 +134,7 @@ class Client(Store):
             raise GoneError(f"the connection to the run's store is lost: {error}") from error
 
     def wake(self) -> None:
-        """End the wait of each other thread, or its next one."""
+        """As in the base class."""
         self._exchange.wake()
 
     def tell_silence(self, after_s: float, tell: Callable[[float, bool], None]) -> None:

@@ -1,7 +1,7 @@
 """Requests of all threads of a node over one connection to the run's store, and which of them reads the answers.
 
 Calls are answered in order, waits at any time: their answers have a number. A thread that waits for an answer reads,
-for all, unless another one does; it hands out what comes, and once its own is there another thread reads on.
+for all, unless another one does; it hands out what comes, and once its own is there another thread continues.
 """
 
 from __future__ import annotations
@@ -177,9 +177,10 @@ class Exchange:
 
     def _message(self) -> Any:
         self._await_data()
+        limit = time.monotonic() + self._answer_s
         head = read(self._sock, LENGTH.size + secure.MAC_BYTES, self._answer_s)
         (length,) = LENGTH.unpack_from(head)
-        text = read(self._sock, length, self._answer_s) if length <= MAX_BYTES else b""
+        text = read(self._sock, length, limit - time.monotonic()) if length <= MAX_BYTES else b""
         self._session.check(head[LENGTH.size :], text)
         return json.loads(text)
 

@@ -116,7 +116,7 @@ class Store:
         return [None if value is None else value.encode() for value in values]
 
     def wake(self) -> None:
-        """End the wait of each other thread, or its next one."""
+        """End the wait of each thread, or its next one."""
 
     def tell_silence(self, after_s: float, tell: Callable[[float, bool], None]) -> None:
         """Have `tell` called when an answer takes this long, and again when it comes. One of this process takes none.

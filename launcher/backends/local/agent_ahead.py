@@ -87,8 +87,9 @@ def take(argv: Sequence[str], place: detached.Place, told: list[detached.Told]) 
     told.append(detached.Told(argv[0], ours.process, place.stderr))
     assert ours.process.stdout
     ours.process.stdout.close()
+    wanted = _wanted(argv, place.stdout, place.stderr)
     place.record(proc.Identity(ours.process.pid, ticks))
-    told[-1].tell(json.dumps(_wanted(argv, place.stdout, place.stderr)).encode())
+    told[-1].tell(json.dumps(wanted).encode())
     return True
 
 
