@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._kubelets import Kubelets, line
 from benchmarks._measure import Contender, environment, measure
+from benchmarks._memory import Peak
 from benchmarks.scale import slope
 from launcher.backends.kubernetes.demand import MOST_FOLLOWED
 from testbed import Testbed, kube_builds, kube_programs, packages, wait_until
@@ -100,7 +101,12 @@ class Shell:
     def __call__(self, *words: str, nodes: int = 0) -> tuple[str, Cost, list[str]]:
         """What it prints, what it costs, and its requests."""
         argv = [sys.executable, "-m", "distlaunch", *words]
-        sample = measure(Contender(words[0], argv, self._env, str(self._directory)), detached=False)
+        peaks: list[Peak] = []  # not the kernel's own, which counts what this process had when it forked
+        sample = measure(
+            Contender(words[0], argv, self._env, str(self._directory)),
+            watch=lambda pid: peaks.append(Peak(lambda: pid)),
+            detached=False,
+        )
         if sample.exit_code:
             raise SystemExit(f"{' '.join(words)}: exit code {sample.exit_code}: {sample.output[-3000:]}")
         calls = self._audit.new() if "KUBECONFIG" in self._env else []
@@ -108,7 +114,7 @@ class Shell:
         lists = [url for url, verb in targets if url.path.endswith("/pods") and verb == "list"]
         first = sum("continue" not in parse_qs(url.query) for url in lists)
         logs = sum(url.path.endswith("/log") for url, _ in targets)
-        cost = Cost(nodes, len(calls), first, logs, sample.cpu_s, sample.rss_bytes / 2**20, sample.wall_s)
+        cost = Cost(nodes, len(calls), first, logs, sample.cpu_s, peaks[0].rss_bytes / 2**20, sample.wall_s)
         return sample.output, cost, calls
 
 

@@ -236,10 +236,10 @@ def clear_live() -> None:
             _manner.live.clear()
 
 
-def drain() -> None:
-    """Wait until all output is written or has no reader."""
+def drain(limit_s: float = float("inf")) -> None:
+    """Wait until all output is written or has no reader, for at most `limit_s`."""
     if _manner.writer is not None:
-        _manner.writer.drain()
+        _manner.writer.drain(limit_s)
 
 
 def congested() -> bool:
@@ -267,7 +267,7 @@ def in_background(stopping: Callable[[], bool]) -> Iterator[None]:
                 _manner.closed.update({fd: OSError(errno.EAGAIN, "no one reads it") for fd in (STDOUT, STDERR)})
 
 
-def _write_now(fd: int, data: bytes) -> bool:
+def _write_now(fd: int, data: bytes | memoryview) -> bool:
     """Write all bytes. Returns False once they have no reader."""
     if fd in _manner.closed:
         return False

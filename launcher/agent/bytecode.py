@@ -13,10 +13,12 @@ import stat
 import sys
 from importlib.util import MAGIC_NUMBER
 from types import CodeType, ModuleType
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
-Modules = Dict[str, Tuple[bool, bytes]]
+Modules = Dict[str, Tuple[bool, Union[bytes, memoryview]]]
 """By full name: whether it is a package, and its code by `marshal`."""
+
+_SIZE_BYTES = 8
 
 SUFFIX = ".bytecode"
 _PACKAGE = __name__.rpartition(".")[0]  # Python 3.9 sets __package__ later
@@ -113,8 +115,22 @@ def member(magic: bytes) -> str:
 
 
 def pack(modules: Modules) -> bytes:
-    """The bytecode as `use` reads it."""
-    return marshal.dumps(modules, 2)
+    """The bytecode as `use` reads it: the size of a list, the list of modules with sizes, and their code."""
+    listed = marshal.dumps([(name, is_package, len(code)) for name, (is_package, code) in modules.items()], 2)
+    return b"".join([len(listed).to_bytes(_SIZE_BYTES, "little"), listed, *(code for _, code in modules.values())])
+
+
+def _unpack(packed: bytes) -> Modules:
+    """The modules, whose code is not copied; raises `ValueError` if some of it is missing."""
+    data = memoryview(packed)
+    start = _SIZE_BYTES + int.from_bytes(data[:_SIZE_BYTES], "little")
+    found: Modules = {}
+    for name, is_package, size in marshal.loads(data[_SIZE_BYTES:start]):  # noqa: S302 - our own
+        found[name] = (is_package, data[start : start + size])
+        start += size
+    if start != len(data):
+        raise ValueError("cut off")
+    return found
 
 
 def dump(code: CodeType) -> bytes:
@@ -130,10 +146,9 @@ def _read(loader: Any) -> Optional[Modules]:
     except AttributeError:  # not an archive
         return None
     try:
-        found: Modules = marshal.loads(data)  # noqa: S302 - our own
+        return _unpack(data)
     except (EOFError, ValueError, TypeError):  # cut off by a full disk
         return None
-    return found
 
 
 def _beside(loader: Any) -> str:

@@ -149,7 +149,7 @@ class Follower:
         """Stop reading while our own output is blocked, and draw no conclusions from what has not been read."""
         self._nodes.pause(now)
         self._ending.pause()
-        time.sleep(limits.READ_TIMEOUT_S)
+        output.drain(limits.READ_TIMEOUT_S)
 
     def _end_streams(self) -> None:
         """Show the rest of lines that were cut off, and warnings that are still gathered."""

@@ -24,7 +24,7 @@ _CLEAR_S = 0.2
 _DRAIN_LOOK_S = 0.002
 
 
-def write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes | memoryview) -> None:
     """Write all bytes, waiting for a slow non-blocking pipe or terminal. Raises `OSError` if there is no reader."""
     view = memoryview(data)
     while view:
@@ -77,13 +77,13 @@ class LiveLine:
         finally:
             self._lock.release()
 
-    def write(self, fd: int, data: bytes) -> None:
+    def write(self, fd: int, data: bytes | memoryview) -> None:
         """Write other output, in place of the line."""
         with self._lock:
             if self._drawn_on >= 0:
                 above, self._drawn_on = self._drawn_on, -1
                 write_all(above, b"\r" + _TO_END)
-            self._open = not data.endswith(b"\n")
+            self._open = data[-1:] != b"\n"
             write_all(fd, data)
 
 
@@ -111,7 +111,7 @@ class OpenLines:
 class Writer:
     """Writes what it is given in a thread, in order."""
 
-    def __init__(self, stopping: Callable[[], bool], write: Callable[[int, bytes], object]) -> None:
+    def __init__(self, stopping: Callable[[], bool], write: Callable[[int, bytes | memoryview], object]) -> None:
         """`write` writes bytes, and returns once they are written or have no reader."""
         import queue  # few processes print in the background
 
@@ -144,9 +144,10 @@ class Writer:
             self._given += size
         self._queue.put((fd, data))
 
-    def drain(self) -> None:
-        """Wait until all is written, or given up."""
-        while self.waiting and not self.given_up:
+    def drain(self, limit_s: float = float("inf")) -> None:
+        """Wait until all is written, or given up, for at most `limit_s`."""
+        limit = time.monotonic() + limit_s
+        while self.waiting and not self.given_up and time.monotonic() < limit:
             time.sleep(_DRAIN_LOOK_S)
 
     def _run(self) -> None:
@@ -155,9 +156,9 @@ class Writer:
             fd, data = self._queue.get()
             if fd < 0:
                 return
-            done = 0
+            done, whole = 0, memoryview(data)
             while done < len(data):
-                part, began = data[done : done + size], time.monotonic()
+                part, began = whole[done : done + size], time.monotonic()
                 self._write(fd, part)
                 done += len(part)
                 self._written += len(part)

@@ -202,6 +202,30 @@ def test_with_ld_preload_the_interpreter_itself_ends_the_worker(agents: Runner, 
     assert run.of("worker_exited")[0]["exit_code"] == 4
 
 
+OPERATORS = """
+import torch, weakref
+mine = torch.library.Library("mine", "DEF")
+found = weakref.finalize._registry.items()
+known = [each for each, about in found if about.func.__module__ == "torch.library"]
+class Last:
+    def __del__(self): print(len(known), "were known,", sum(each.alive for each in known), "are left")
+last = Last()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("env", "own"), [((), 1), (("LD_PRELOAD=libm.so.6",), None)])
+def test_operators_that_torch_has_registered_stay_if_it_is_not_torn_down(
+    warm_agents: Runner, env: tuple[str, ...], own: int | None
+) -> None:
+    run = warm_agents(OPERATORS, env=env)
+
+    (line,) = run.stdout[0].decode().splitlines()
+    known, left = map(int, re.findall(r"\d+", line))
+    assert known > 1
+    assert left == (0 if own is None else known - own)
+
+
 @pytest.mark.torch
 def test_no_module_that_torch_imports_counts_as_the_users_own() -> None:
     code = (

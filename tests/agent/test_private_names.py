@@ -29,7 +29,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRende
 
 PRIVATE = {
     "launcher/agent/forkserver/cpython.py": (
-        "_clear _ncallbacks _run_module_as_main _current_frames _zip_directory_cache"
+        "_clear _ncallbacks _run_module_as_main _current_frames _zip_directory_cache _registry"
     ),
     "launcher/agent/forkserver/workers_store.py": "master_listen_fd",
     "launcher/agent/group/torchelastic.py": (

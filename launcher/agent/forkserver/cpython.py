@@ -43,16 +43,22 @@ def clear_exit_hooks() -> None:
     _private("atexit", "_clear")()
 
 
+def finalizers_of(module: str) -> List[Any]:
+    """The living `weakref.finalize` objects that call a function of this module; none if they cannot be listed."""
+    registry = getattr(sys.modules["weakref"].finalize, "_registry", None) if "weakref" in sys.modules else None
+    known = dict(registry) if isinstance(registry, dict) else {}
+    return [each for each, about in known.items() if getattr(getattr(about, "func", None), "__module__", "") == module]
+
+
 def python_threads() -> int:
     """How many threads run Python code."""
     return len(_private("sys", "_current_frames")())
 
 
-def forget_archive(path: str) -> None:
-    """Remove an archive, and its further parts, from the cache of zipimport."""
+def forget_archive(path: str) -> List[Any]:
+    """Remove an archive, and its further parts, from the cache of zipimport; returns what that held."""
     known = _private("zipimport", "_zip_directory_cache") if "zipimport" in sys.modules else {}
-    for name in [name for name in known if f"{name}.".startswith(f"{path}.")]:
-        del known[name]
+    return [known.pop(name) for name in list(known) if f"{name}.".startswith(f"{path}.")]
 
 
 def _private(module: str, name: str) -> Any:

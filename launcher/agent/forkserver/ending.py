@@ -18,22 +18,40 @@ import gc
 import os
 import sys
 import weakref
-from typing import FrozenSet, Mapping, Optional
+from itertools import takewhile
+from typing import Any, Mapping, Optional, Sequence, Set
 
 from . import cpython
 
 _exit_code: Optional[int] = None
-_inherited: FrozenSet[str] = frozenset()
-_preloaded: FrozenSet[str] = frozenset()
+_inherited: Set[str] = set()
+_preloaded: Set[str] = set()
+_last_seen = ""
+"""The last module of `look`."""
+
+_libraries: Sequence[Any] = ()
 _may_skip = _collect = False
 _STDLIB = os.path.dirname(os.__file__)
 _SITE = ("site-packages", "dist-packages")
 _NEVER_S = 1e6
+_OPERATORS = "torch.library"
 
 
 def install() -> None:
     """Register the last hook. Must be called before any other is registered: hooks run last in, first out."""
     atexit.register(_leave)
+
+
+def look() -> None:
+    """Note what is loaded. In the server, before it forks: in a worker, this would unshare the pages of all modules."""
+    global _last_seen, _libraries
+    for name in list(takewhile(lambda name: name != _last_seen, reversed(sys.modules))):
+        if name not in ("__main__", "__mp_main__"):
+            _preloaded.add(name)
+        if _is_installed(sys.modules[name]):
+            _inherited.add(name)
+    if _last_seen != next(reversed(sys.modules)):
+        _last_seen, _libraries = next(reversed(sys.modules)), cpython.finalizers_of(_OPERATORS)
 
 
 def prepare(env: Mapping[str, str], *, collect: bool) -> None:
@@ -45,9 +63,8 @@ def prepare(env: Mapping[str, str], *, collect: bool) -> None:
     Exit handlers run last in, first out, so those of libraries that the script loads run before these. With LD_PRELOAD,
     nothing is skipped: a preloaded profiler reports at exit.
     """
-    global _inherited, _preloaded, _may_skip, _collect  # noqa: PLW0603 - one process exits once
-    _preloaded = frozenset(sys.modules) - {"__main__", "__mp_main__"}
-    _inherited = frozenset(name for name, module in list(sys.modules.items()) if _is_installed(module))
+    global _may_skip, _collect  # noqa: PLW0603 - one process exits once
+    look()
     _collect = collect
     libc = ctypes.CDLL(None)
     # Only glibc has these functions.
@@ -55,6 +72,8 @@ def prepare(env: Mapping[str, str], *, collect: bool) -> None:
     if _may_skip:
         libc.on_exit(libc._exit, None)  # called with the exit status as its first argument
         libc.on_exit(libc.fcloseall, None)  # flushes what C code has printed
+        if _libraries:
+            atexit.register(_leave_operators)
 
 
 def expect(code: object) -> None:
@@ -64,8 +83,19 @@ def expect(code: object) -> None:
     _exit_code = known & 0xFF if isinstance(known, int) else 1
 
 
+def _leave_operators() -> None:
+    """Before finalizers run: torch takes its registered operators out of its tables there, one by one."""
+    if not _is_for_interpreter():
+        for finalizer in _libraries:
+            finalizer.atexit = False
+
+
+def _is_for_interpreter() -> bool:
+    return _exit_code is None or not _may_skip or _needs_interpreter()
+
+
 def _leave() -> None:
-    if _exit_code is None or not _may_skip or _needs_interpreter():
+    if _is_for_interpreter():
         if _collect:
             gc.unfreeze()
         return
@@ -89,10 +119,11 @@ def _needs_interpreter() -> bool:
     torch = sys.modules.get("torch")
     if torch is None or torch.cuda.is_initialized():
         return True
-    known = {name.partition(".")[0] for name in _inherited}
-    for name, module in list(sys.modules.items()):
-        origin = getattr(getattr(module, "__spec__", None), "origin", None)
-        if name in _inherited or name.partition(".")[0] in known or not isinstance(origin, str):
+    new = [name for name in sys.modules if name not in _inherited]
+    known = {name.partition(".")[0] for name in _inherited} if new else set()
+    for name in new:
+        origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
+        if name.partition(".")[0] in known or not isinstance(origin, str):
             continue
         if origin.endswith(".so") and not (origin.startswith(_STDLIB) and not any(part in origin for part in _SITE)):
             return True

@@ -66,6 +66,9 @@ class ForkServer:
             task = self.group.fork(self.setup, self.agent, self.signals)
             if task is not None:
                 return task
+        if self.start.forks:
+            ending.look()
+            worker.forget_lines()
         gc.freeze()  # the collector would otherwise write to every page that the workers share
         woken = self.signals.listen()
         self._reap()  # the worker group's process may have exited meanwhile

@@ -20,7 +20,7 @@ import time
 import types
 from importlib.machinery import SourceFileLoader
 from types import TracebackType
-from typing import Any, Callable, Dict, Mapping, NoReturn, Optional
+from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional
 
 from . import cpython, ending
 from .program import Program
@@ -29,6 +29,9 @@ _OPENBLAS_SETTERS = (
     "scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_",
     "scipy_openblas_set_num_threads", "openblas_set_num_threads",
 )  # fmt: skip
+
+_forgotten: List[Any] = []
+"""Modules of the agent, in a worker."""
 
 
 def set_environment(env: Mapping[str, str]) -> None:
@@ -43,17 +46,22 @@ def set_environment(env: Mapping[str, str]) -> None:
 def forget(archive: str) -> None:
     """Remove the agent's modules and archive from the import system: a script may have modules of the same names.
 
-    In a pod, the archive has further parts with a number after its name.
+    In a pod, the archive has further parts with a number after its name. What is removed stays alive: to destroy it
+    would write to the pages of all that it holds, which workers share.
     """
     package = __name__.rpartition(".forkserver.")[0]
-    for name in [name for name in sys.modules if name == package or name.startswith(package + ".")]:
-        del sys.modules[name]
-    for path in [
-        path for path in sys.path_importer_cache if (path + os.sep).startswith((archive + os.sep, archive + "."))
-    ]:
-        del sys.path_importer_cache[path]
+    modules = [name for name in sys.modules if name == package or name.startswith(package + ".")]
+    own = (archive + os.sep, archive + ".")
+    places = [path for path in sys.path_importer_cache if (path + os.sep).startswith(own)]
+    _forgotten.extend(map(sys.modules.pop, modules))
+    _forgotten.extend(map(sys.path_importer_cache.pop, places))
+    forget_lines()
+    _forgotten.extend(cpython.forget_archive(archive))
+
+
+def forget_lines() -> None:
+    """Forget source lines that were read for tracebacks. In the server, before it forks: imports have read many."""
     getattr(sys.modules.get("linecache"), "cache", {}).clear()
-    cpython.forget_archive(archive)
 
 
 def reseed() -> None:

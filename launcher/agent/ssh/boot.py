@@ -8,6 +8,7 @@ argument is the mark of an answer. Its first request has the rule about whose pa
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -84,6 +85,7 @@ class Home:
 
 def main() -> Optional[Callable[[], None]]:
     """Hold the conversation; returns what a forked child is to become once it has left these frames, if it is one."""
+    gc.disable()  # there is nothing to collect while modules are imported
     request = json.loads(sys.stdin.buffer.readline())
     home = Home(request)
     try:

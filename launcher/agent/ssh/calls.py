@@ -64,10 +64,14 @@ def converse(request: Request) -> Optional[Callable[[], None]]:
 
     Returns what a forked child is to become once the caller has left its frames, as a worker exits like an interpreter.
     """
+    import gc
+
     # Imported here, as most calls need few of them.
     from ..forkserver import forks
     from ..lease.lock_files import LeaseError
     from . import leases, preflight, run, user_files
+
+    gc.enable()  # off since the program of `boot.py` began
 
     calls = {
         "preflight": preflight.preflight,

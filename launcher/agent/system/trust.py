@@ -13,10 +13,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 _LINKS = 40
 _SUFFIX = ".pyz"
+_BLOCK = 1 << 16
 
 
 class Problem(NamedTuple):
@@ -201,9 +202,16 @@ def _group(gid: int) -> str:
 
 def agent_name(archive: bytes) -> str:
     """The name of an agent's file: the digest of its content."""
+    return _digest([archive])
+
+
+def _digest(content: Iterable[bytes]) -> str:
     import hashlib
 
-    return hashlib.sha256(archive).hexdigest()[:32]
+    found = hashlib.sha256()
+    for block in content:
+        found.update(block)
+    return found.hexdigest()[:32]
 
 
 def agent_problem(path: str, trusted: Sequence[str] = ()) -> Optional[Problem]:
@@ -215,7 +223,7 @@ def agent_problem(path: str, trusted: Sequence[str] = ()) -> Optional[Problem]:
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            right = is_file and agent_name(file.read()) + _SUFFIX == os.path.basename(path)
+            right = is_file and _digest(iter(lambda: file.read(_BLOCK), b"")) + _SUFFIX == os.path.basename(path)
     except OSError:
         right = False
     return None if right else changed
