@@ -46,7 +46,7 @@ def _own(directory: Path, name: str) -> dict[str, str]:
 def test_an_inventory_is_read_as_by_the_program_itself(tmp_path: Path) -> None:
     (tmp_path / "good.ini").write_text("[all]\nh[1:3] distlaunch_rank=1\n[all:vars]\ncolour=ünl\n")
     (tmp_path / "bad.yml").write_text("all: [unclosed\n")
-    env = {**os.environ, "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1"}
+    env = {**os.environ, "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1", "ANSIBLE_LOCAL_TEMP": str(tmp_path / "temp")}
     env = ahead.start(program("ansible-inventory"), env)
     for file, code in (("good.ini", 0), ("bad.yml", 1)):
         argv = [program("ansible-inventory"), "--list", "-i", str(tmp_path / file)]
@@ -54,6 +54,7 @@ def test_an_inventory_is_read_as_by_the_program_itself(tmp_path: Path) -> None:
         assert ahead.words(argv) != argv
         assert forked == own
         assert bool(forked[0]) == bool(code)
+        assert list((tmp_path / "temp").iterdir()) == [], "exit hooks have run"
 
 
 def test_a_program_whose_settings_differ_is_started_by_itself(tmp_path: Path) -> None:

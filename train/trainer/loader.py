@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 AHEAD = 3
 """Batches being loaded while one is trained on."""
-GRAIN = 4
+LEAST, MOST = 4, 16
 """Images that a thread decodes per task: their order in the batch does not depend on it."""
+TASKS = 4
+"""Tasks for each thread in the batches that are loaded ahead, if they are not too small: none waits long for others."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,9 @@ class Batches:
         order = torch.channels_last if source.shape[0] == 3 else torch.contiguous_format
         images = torch.empty((count, *source.shape), dtype=source.dtype, pin_memory=pin, memory_format=order)
         labels = torch.empty(count, dtype=torch.int64, pin_memory=pin)
-        grain = GRAIN if source.decodes and self._pool else count
+        grain = count
+        if self.threads and source.decodes:
+            grain = min(MOST, max(LEAST, count * AHEAD // (TASKS * self.threads)))
         parts = []
         for first in range(0, count, grain):
             span = slice(first, first + grain)

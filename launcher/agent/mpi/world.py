@@ -129,10 +129,11 @@ class World(Starter):
         """Wait for the stand-ins of this node's ranks."""
         wanted, limit_s = group.local_world_size, self._node.job.rdzv_timeout_s
         limit, world = time.monotonic() + limit_s, sum(group.counts)
+        assert self._shells is not None
         found: Dict[int, Caller] = {}
         while len(found) < wanted:
             self._tick()
-            self._hub.look(_LOOK_S)
+            self._hub.look(_LOOK_S, self._shells.fileno())
             for caller in self._hub.take(b"rank"):
                 found[self._first + vendors.rank_of(variables(caller))] = caller
             self._attend_shells(starting=True)

@@ -6,6 +6,7 @@ Runs in Ansible's own interpreter, and imports nothing of distlaunch. Exits when
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import hashlib
@@ -19,6 +20,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 from typing import Any, Callable, Mapping, Sequence
 
 _READ_AT_IMPORT = ("ANSIBLE_", "_ANSIBLE_", "PYTHON", "LC_", "LANG", "HOME", "USER", "TZ", "LD_", "XDG_")
@@ -195,7 +197,26 @@ def become(request: Mapping[str, Any], files: Sequence[int], name: str) -> Calla
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=stream.isatty())
     main: Callable[[], None] = importlib.import_module(_PROGRAMS[name]).main
-    return main
+    return lambda: leave(main)
+
+
+def leave(program: Callable[[], None]) -> None:
+    """Run the program and exit as it does, without taking all that was imported apart, which takes 30 ms."""
+    try:
+        program()
+    except SystemExit as end:
+        code = end.code
+        if not isinstance(code, (int, type(None))):
+            raise  # Python prints it
+    else:
+        code = 0
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit((code or 0) & 0xFF)
 
 
 if __name__ == "__main__":
