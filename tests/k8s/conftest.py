@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from testbed import Kube, NotAvailableError, kube_given
+from testbed import Kube, NotAvailableError, kube_given, wait_until
 from testbed.kube_image import PINNED as IMAGE
 from testbed.kube_watch import wait_for
 from tests.k8s import proxy as proxies
@@ -138,7 +138,8 @@ class User:
         """Wait until no object of this run, or of any run, is in the namespace."""
         for path in {**KINDS, **more}.values():
             self.kube.wait_none(path.format(self.namespace), f"{LABEL}={run}" if run else LABEL)
-        assert self.left(run, **more) == []
+        # A controller may make a pod until its Job is gone, and with that the pod goes, too.
+        wait_until("nothing to be left", lambda: not self.left(run, **more))
 
     def with_rights(self, name: str, rules: list[dict[str, Any]]) -> User:
         """The same shell, as an account of the namespace with these rights."""

@@ -31,7 +31,7 @@ _OPENBLAS_SETTERS = (
 )  # fmt: skip
 
 _forgotten: List[Any] = []
-"""Modules of the agent, in a worker."""
+"""In a worker: what `forget` has removed."""
 
 
 def set_environment(env: Mapping[str, str]) -> None:
