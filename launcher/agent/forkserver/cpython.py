@@ -45,9 +45,9 @@ def clear_exit_hooks() -> None:
 
 def finalizers_of(module: str) -> List[Any]:
     """The living `weakref.finalize` objects that call a function of this module; none if they cannot be listed."""
-    registry = getattr(sys.modules["weakref"].finalize, "_registry", None) if "weakref" in sys.modules else None
-    known = dict(registry) if isinstance(registry, dict) else {}
-    return [each for each, about in known.items() if getattr(getattr(about, "func", None), "__module__", "") == module]
+    known = getattr(_private("weakref", "finalize"), "_registry", None)
+    found = list(known.items()) if isinstance(known, dict) else []
+    return [each for each, about in found if getattr(getattr(about, "func", None), "__module__", "") == module]
 
 
 def python_threads() -> int:
