@@ -3,8 +3,9 @@
     python benchmarks/logs.py [--rounds 3] [--ranks 8] [--lines 125000] [--no-peers]
 
 Every rank writes `--lines` lines of 80 bytes, all ranks at once. Lines per second count from the first byte written to
-the last one in the file on stdout. CPU time is that of agent and launcher (of the cats), without the ranks', less that
-of a run whose ranks write nothing. Every line is checked, in order, on stdout and in the run's stream.
+the last one in the file on stdout. CPU time is that of agent and launcher (of the cats), without the ranks', less the
+median of runs whose ranks prepare these lines and write nothing, one in each round. Every line is checked, in order, on
+stdout and in the run's stream.
 
 The others keep and show all ranks, too: torchrun with `--redirects 3 --tee 3`, and torchx, which does so by itself.
 """
@@ -108,10 +109,16 @@ def plain(scratch: Path, ranks: int, lines: int) -> Passage:
     return Passage(times(directory, ranks, arrived), cpu_s, lost=f"{lost} files" if lost else "0")
 
 
-def launched(scratch: Path, ranks: int, lines: int, shown: str) -> Passage:
+def surroundings(directory: Path, lines: int, *, silent: bool) -> dict[str, str]:
+    """The producers' variables."""
+    more = {"BENCH_SILENT": "1"} if silent else {}
+    return {**environment(directory), "BENCH_DIRECTORY": str(directory), "BENCH_LINES": str(lines), **more}
+
+
+def launched(scratch: Path, ranks: int, lines: int, shown: str, *, silent: bool = False) -> Passage:
     """The producers under distlaunch; `shown` is the value of --log-ranks."""
     directory = Path(tempfile.mkdtemp(dir=scratch))
-    env = {**environment(directory), "BENCH_DIRECTORY": str(directory), "BENCH_LINES": str(lines)}
+    env = surroundings(directory, lines, silent=silent)
     argv = [
         sys.executable,
         "-m",
@@ -139,11 +146,12 @@ def launched(scratch: Path, ranks: int, lines: int, shown: str) -> Passage:
         raise RuntimeError(f"exit code {sample.exit_code}\n{sample.output[-4000:]}")
     launcher, agent = peaks
     stream = next(directory.glob("runs/*/nodes/0/stream")).read_bytes()
-    lost = missing(stream, ranks, lines)
+    written = 0 if silent else lines
+    lost = missing(stream, ranks, written)
     if shown == "all":
-        on_stdout = missing(out.read_bytes(), ranks, lines)
+        on_stdout = missing(out.read_bytes(), ranks, written)
     else:
-        on_stdout = "0" if out.read_bytes() == text(0, lines) else "some of rank 0"
+        on_stdout = "0" if out.read_bytes() == text(0, written) else "some of rank 0"
     lost = lost if lost == on_stdout else f"{lost} in the stream, {on_stdout} on stdout"
     seconds = times(directory, ranks, [out])
     return Passage(seconds, sample.own_cpu_s, agent.cpu_s, launcher.rss_bytes, agent.rss_bytes, lost)
@@ -161,10 +169,10 @@ def peers(ranks: int) -> dict[str, list[str]]:
     return found
 
 
-def other(scratch: Path, ranks: int, lines: int, argv: list[str]) -> Passage:
+def other(scratch: Path, ranks: int, lines: int, argv: list[str], *, silent: bool = False) -> Passage:
     """The producers under another launcher, which shows all ranks."""
     directory = Path(tempfile.mkdtemp(dir=scratch))
-    env = {**environment(directory), "BENCH_DIRECTORY": str(directory), "BENCH_LINES": str(lines)}
+    env = surroundings(directory, lines, silent=silent)
     out = directory / "out"
     with out.open("wb") as file:
         both = ("sh", "-c", 'exec "$0" "$@" 2>&1')  # torchx shows the lines on stderr
@@ -173,14 +181,14 @@ def other(scratch: Path, ranks: int, lines: int, argv: list[str]) -> Passage:
     if sample.exit_code:
         raise RuntimeError(f"{argv[0]}: exit code {sample.exit_code}\n{sample.output[-4000:]}")
     of_ranks = [json.loads((directory / f"times-{rank}").read_text())["all_cpu_s"] for rank in range(ranks)]
-    lost = missing(_PEERS_MARK.sub(rb"[0:\1] ", out.read_bytes()), ranks, lines)
+    lost = missing(_PEERS_MARK.sub(rb"[0:\1] ", out.read_bytes()), ranks, 0 if silent else lines)
     return Passage(times(directory, ranks, [out]), sample.cpu_s - sum(of_ranks), lost=lost)
 
 
-def less(passage: Passage, idle: Passage) -> Passage:
-    """The same without the CPU time of an idle run."""
-    cpu_s, agent_cpu_s = passage.cpu_s - idle.cpu_s, passage.agent_cpu_s - idle.agent_cpu_s
-    return replace(passage, cpu_s=max(0.0, cpu_s), agent_cpu_s=max(0.0, agent_cpu_s))
+def less(passages: list[Passage], idle: list[Passage]) -> list[Passage]:
+    """The same without the median CPU times of the idle runs."""
+    cpu_s, agent_cpu_s = (statistics.median(getattr(one, name) for one in idle) for name in ("cpu_s", "agent_cpu_s"))
+    return [replace(one, cpu_s=one.cpu_s - cpu_s, agent_cpu_s=one.agent_cpu_s - agent_cpu_s) for one in passages]
 
 
 def show(taken: dict[str, list[Passage]], total: int) -> str:
@@ -220,16 +228,19 @@ def main() -> None:
     options = parser.parse_args()
     others = {} if options.no_peers else peers(options.ranks)
     taken: dict[str, list[Passage]] = defaultdict(list)
+    idle: dict[str, list[Passage]] = defaultdict(list)
     for _ in range(options.rounds):
         with tempfile.TemporaryDirectory() as directory:
             scratch = Path(directory)
             taken["cat"].append(plain(scratch, options.ranks, options.lines))
             for shown, name in (("all", "distlaunch, all ranks"), ("0", "distlaunch, rank 0 shown")):
-                idle = launched(scratch, options.ranks, 0, shown)
-                taken[name].append(less(launched(scratch, options.ranks, options.lines, shown), idle))
+                idle[name].append(launched(scratch, options.ranks, options.lines, shown, silent=True))
+                taken[name].append(launched(scratch, options.ranks, options.lines, shown))
             for name, argv in others.items():
-                idle = other(scratch, options.ranks, 0, argv)
-                taken[name].append(less(other(scratch, options.ranks, options.lines, argv), idle))
+                idle[name].append(other(scratch, options.ranks, options.lines, argv, silent=True))
+                taken[name].append(other(scratch, options.ranks, options.lines, argv))
+    for name, runs in idle.items():
+        taken[name] = less(taken[name], runs)
     total = options.ranks * options.lines
     print(f"{total:,} lines of 80 bytes from {options.ranks} ranks, {options.rounds} rounds, medians")
     print(show(taken, total))

@@ -194,7 +194,7 @@ def columns(fd: int = STDOUT) -> int:
         return int(given) if given.isdecimal() and int(given) else 80
 
 
-def write(fd: int, data: bytes, *, message: bool = False) -> bool:
+def write(fd: int, data: bytes | memoryview, *, message: bool = False) -> bool:
     """Write all bytes unchanged; a message on a line of its own. Returns False once they have no reader."""
     if fd in _manner.closed:
         return False

@@ -3,7 +3,7 @@
     rank 3 line 000041 xxxx...     80 bytes with the newline
 
 Writes its times (begin and end, unix seconds; CPU seconds of that, and of the whole process) to the directory that
-BENCH_DIRECTORY names.
+BENCH_DIRECTORY names. With BENCH_SILENT it prepares the lines and writes none.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def main() -> None:
         int(os.environ["WORLD_SIZE"]),
         Path(os.environ["BENCH_DIRECTORY"]),
     )
-    written = memoryview(text(rank, int(os.environ["BENCH_LINES"])))
+    prepared = text(rank, int(os.environ["BENCH_LINES"]))
+    written = memoryview(b"" if "BENCH_SILENT" in os.environ else prepared)
     (directory / f"ready-{rank}").touch()
     limit = time.monotonic() + LIMIT_S
     while sum((directory / f"ready-{other}").exists() for other in range(world_size)) < world_size:

@@ -29,6 +29,9 @@ MAX_PAYLOAD_BYTES = 64 * 1024
 MAX_PENDING_BYTES = 1024 * 1024
 """The decoder never holds more than this of an unfinished line; no event is longer."""
 
+_COPIED_BYTES = 16 * 1024
+"""Up to here, records are copied into one piece."""
+
 NOT_NEEDED = "this node is not needed: the run ended before it joined"
 """The warning of a node that joined after the others had finished."""
 
@@ -114,33 +117,42 @@ class LineTagger:
         self.lines = 0
         """How many lines were completed."""
 
+        self.pieces = 0
+        """How many records without the end of a line there were."""
+
     def feed(self, data: bytes) -> bytes:
         """Records for all lines that `data` completes; what follows the last newline waits in `pending`."""
+        return b"".join(self.records(data))
+
+    def records(self, data: bytes) -> List[Union[bytes, memoryview]]:
+        """The same in pieces of whole records, of which the largest is not copied."""
         size = MAX_PAYLOAD_BYTES
         if any(data.find(b"\n", at, at + size) < 0 for at in range(0, len(data) - size, size)):  # a long line
-            return b"".join(self._feed(data[at : at + size]) for at in range(0, len(data), size))
-        return self._feed(data)
+            return [piece for at in range(0, len(data), size) for piece in self._records(data[at : at + size])]
+        return self._records(data)
 
-    def _feed(self, data: bytes) -> bytes:
+    def _records(self, data: bytes) -> List[Union[bytes, memoryview]]:
         marked = data.replace(b"\n", self._next)  # one pass marks, counts, and copies
         added = len(marked) - len(data)
-        out = b""
+        out: List[Union[bytes, memoryview]] = []
         if added:
             rest = data[data.rfind(b"\n") + 1 :]
             lines = memoryview(marked)[: len(marked) - len(self._whole) - len(rest)]
-            out = b"".join((self._whole, self.pending, lines))
+            first = data.index(b"\n") + 1 if len(data) > _COPIED_BYTES else len(lines)
+            out = [b"".join((self._whole, self.pending, lines[:first])), lines[first:]]
             self.lines += added // len(self._whole)
             self.pending = rest
         else:
             self.pending += data
         if len(self.pending) >= MAX_PAYLOAD_BYTES:
-            out += self.flush()
+            out.append(self.flush())
         return out
 
     def flush(self) -> bytes:
         """Records for the unfinished line, so that a progress bar or a prompt is shown."""
         data, self.pending = self.pending, b""
-        pieces = (data[i : i + MAX_PAYLOAD_BYTES] for i in range(0, len(data), MAX_PAYLOAD_BYTES))
+        pieces = [data[i : i + MAX_PAYLOAD_BYTES] for i in range(0, len(data), MAX_PAYLOAD_BYTES)]
+        self.pieces += len(pieces)
         return b"".join(self._part + piece + b"\n" for piece in pieces)
 
 

@@ -50,6 +50,8 @@ class Chunk:
 
     node: Source
     data: bytes
+    more: bool = False
+    """Whether another one of this node follows at once, which may be empty."""
 
 
 class Written(NamedTuple):

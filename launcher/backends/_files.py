@@ -21,6 +21,9 @@ _POLL_S, _POLL_EARLY_S = 0.02, 0.004
 _EARLY_S = 1.0
 """For this long, few files are looked at more often: much happens when a run starts, and a short one has ended."""
 
+_MUCH_BYTES, _GATHER_S = 1 << 16, 0.004
+"""After so much at once, what follows is gathered for a moment: reading it in large blocks costs less."""
+
 _FEW = 4
 
 _MANY = 64
@@ -35,6 +38,9 @@ _SILENT_SHARE, _SILENT_MOST_S = 1 / 8, 0.5
 _READ_BYTES = 1 << 20
 _READ_ALL_BYTES, _READ_LEAST_BYTES = 1 << 20, 1 << 13
 """About how much is read at once, of all files together, and at least of each: the memory of many files is bounded."""
+
+_KEPT_BYTES = 16 << 20
+"""glibc gives no freed memory back to the kernel up to the largest block that was ever freed (mallopt(3))."""
 
 _MOST_OPEN = 128
 """So many files stay open at most."""
@@ -55,12 +61,15 @@ class FileStream:
         self, run_dir: Path, nodes: int | Iterable[int], offsets: Mapping[int, int], *, job_output: bool = False
     ) -> None:
         """`job_output`: also follow the run directory's `job.out`, which the scheduler writes."""
+        bytes(_KEPT_BYTES)  # freed at once: reading blocks of changing sizes costs no page faults from now on
         self._run_dir = run_dir
         self._offsets: dict[Source, int] = dict(offsets.items())
         self._files: dict[Source, BinaryIO] = {}
         self._paths = self._streams(range(nodes) if isinstance(nodes, int) else nodes)
         if job_output:
             self._paths[JOB_OUTPUT] = f"{run_dir}/job.out"
+        self._expected: set[Source] = set()
+        self._gathers = False
         self._arrange()
 
     def include(self, nodes: Iterable[int]) -> None:
@@ -83,6 +92,8 @@ class FileStream:
     def read(self, timeout_s: float) -> list[Chunk]:
         """What was appended to the files."""
         limit = time.monotonic() + timeout_s
+        if self._gathers:
+            time.sleep(min(_GATHER_S, timeout_s))
         while True:
             chunks, now = self._read_some(), time.monotonic()
             if chunks or now >= limit:
@@ -94,12 +105,15 @@ class FileStream:
         chunks, size, now = [], 0, time.monotonic()
         for node in self._turns.due(now):
             data = self._read_node(node)
-            if data:
-                chunks.append(Chunk(node, data))
+            more = len(data) == self._block or len(data) > _MUCH_BYTES
+            if data or node in self._expected:
+                chunks.append(Chunk(node, data, more))
                 size += len(data)
-            self._turns.looked(node, now, len(data), more=len(data) == self._block)
+            (self._expected.add if more else self._expected.discard)(node)
+            self._turns.looked(node, now, len(data), more=more)
             if size >= _READ_ALL_BYTES:
                 break
+        self._gathers = _MUCH_BYTES < size < _READ_ALL_BYTES
         return chunks
 
     def _read_node(self, node: Source) -> bytes:

@@ -44,7 +44,7 @@ class WorkerOutput:
         self._held: dict[tuple[int, int, bool], tuple[bytes, float]] = {}
         self._held_bytes = 0
         self._open: dict[int, bool] = {}
-        self._batch: list[bytes] = []
+        self._batch: list[bytes | memoryview] = []
         self._batch_bytes, self._batch_fd = 0, self._stdout
         self._passed_at = 0.0
         self.shown = False
@@ -132,7 +132,7 @@ class WorkerOutput:
         mark = line_mark(*key[:2])
         self._write(key[2], mark + lines.replace(b"\n", b"\n" + mark) + b"\n")
 
-    def _write(self, stderr: bool, data: bytes) -> None:
+    def _write(self, stderr: bool, data: bytes | memoryview) -> None:
         # Batches keep the order, and a million short lines do not cost a million writes.
         fd = output.STDERR if stderr else self._stdout
         if fd != self._batch_fd or self._batch_bytes > BATCH_BYTES:
@@ -140,10 +140,10 @@ class WorkerOutput:
             self._batch_fd = fd
         self._batch.append(data)
         self._batch_bytes += len(data)
-        self._open[fd] = not data.endswith(b"\n")
+        self._open[fd] = data[-1:] != b"\n"
 
     def _write_out(self) -> None:
-        batch = b"".join(self._batch)
+        batch = self._batch[0] if len(self._batch) == 1 else b"".join(self._batch)
         self._batch.clear()
         self._batch_bytes = 0
         if batch and not output.write(self._batch_fd, batch) and self._batch_fd == self._stdout:

@@ -169,7 +169,7 @@ class Follower:
             if chunk.node != JOB_OUTPUT:
                 self._nodes.heard(chunk.node, now)
             reader = self._readers.get(chunk.node)
-            for record in reader.feed_marked(chunk.data) if reader else ():
+            for record in reader.feed_marked(chunk.data, more=chunk.more) if reader else ():
                 if isinstance(record, Event | Foreign):
                     self._take(chunk.node, record)
                     news = True

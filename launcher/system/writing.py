@@ -94,7 +94,7 @@ class OpenLines:
         self._open: set[object] = set()
         self.lock = threading.RLock()  # a signal handler may write, too
 
-    def next(self, fd: int, data: bytes, *, message: bool) -> bytes:
+    def next(self, fd: int, data: bytes | memoryview, *, message: bool) -> bytes | memoryview:
         """What to write next; a message never continues another's line."""
         if not data:
             return data
@@ -104,8 +104,8 @@ class OpenLines:
         except OSError:
             file = fd
         begins = b"\n" if message and file in self._open and not os.isatty(fd) else b""
-        (self._open.discard if data.endswith(b"\n") else self._open.add)(file)
-        return begins + data
+        (self._open.discard if data[-1:] == b"\n" else self._open.add)(file)
+        return begins + bytes(data) if begins else data
 
 
 class Writer:
@@ -117,7 +117,7 @@ class Writer:
 
         self._write = write
         self._stopping = stopping
-        self._queue: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()  # safe in signal handlers
+        self._queue: queue.SimpleQueue[tuple[int, bytes | memoryview]] = queue.SimpleQueue()  # safe in signal handlers
         self._given = self._written = 0
         self._lock = threading.RLock()
         self._moved = time.monotonic()
@@ -133,7 +133,7 @@ class Writer:
         """Whether we are stopping, and nothing was read for a while."""
         return self._stopping() and time.monotonic() - self._moved > _STUCK_S
 
-    def put(self, fd: int, data: bytes) -> None:
+    def put(self, fd: int, data: bytes | memoryview) -> None:
         """Queue the bytes. Those without a reader are dropped once the backlog is full."""
         size = len(data)  # computed first: a signal handler that runs during this call may change the sum
         with self._lock:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -215,3 +216,23 @@ def test_a_reader_that_has_left_does_not_end_the_run(
     assert [event.fields["reason"] for event in last_events(agents.runs[-1]) if event.name == "lines_lost"] == [
         "the stream has no reader any more"
     ]
+
+
+def test_many_lines_of_a_rank_stand_between_equal_events_that_tell_their_size(agents: Runner) -> None:
+    script = "import os\nfor fd in (1, 2):\n    os.write(fd, b'all of them\\n' * 20_000 + b'and no end')\n"
+    run = agents(script, nproc_per_node="2")
+    data = (run.directory / "nodes/0/stream").read_bytes()
+    framed: Counter[bytes] = Counter()
+    frames = list(re.finditer(rb'^\{"event":"block",.*"bytes":(\d+),"number":(\d+)\}\n', data, re.MULTILINE))
+    for before, after in zip(frames[::2], frames[1::2], strict=True):
+        lines = data[before.end() : after.start()].splitlines(keepends=True)
+        assert before[0] == after[0]
+        assert sum(map(len, lines)) == int(before[1])
+        marks = {line.split(b" ", 1)[0] for line in lines}
+        assert len(marks) == 1, "one rank's, and no piece of a line"
+        framed[marks.pop()] += len(lines)
+
+    assert set(framed) == {b"[0:0]", b"[0:1]", b"0.0!", b"0.1!"}
+    assert all(lines > 10_000 for lines in framed.values()), "blocks need not have all of the first and the last ones"
+    assert [int(frame[2]) for frame in frames[::2]] == list(range(1, len(frames) // 2 + 1))
+    assert run.stdout[0] == run.stderr[1] == b"all of them\n" * 20_000 + b"and no end"

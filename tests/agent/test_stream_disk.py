@@ -10,6 +10,7 @@ import resource
 import shutil
 import signal
 import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ import pytest
 
 from launcher.agent import protocol
 from launcher.runs.outcome import RunReport
+from launcher.runs.reader import StreamReader
 from tests.agent.harness import Run, Runner, alive
 from tests.agent.test_stream import NUMBERED, last_events, lines_of, until
 
@@ -70,9 +72,14 @@ def test_a_full_disk_costs_lines_which_are_counted_and_reported_once_there_is_ro
     assert last_events(run) == [], "all of it is in the stream by now"
 
 
-def test_a_stream_that_may_not_grow_costs_lines_too(agents: Runner) -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_stream_that_may_not_grow_costs_lines_too(at_once: bool, agents: Runner) -> None:
     begins = "import os, sys, time\nwhile not os.path.exists(sys.argv[1] + '/begin'): time.sleep(0.02)\n"
-    run = agents.start(begins + NUMBERED, str(agents.directory), "3000000")
+    script = NUMBERED
+    if at_once:
+        script = script.replace("sys.stdout.write(", "lines.append(").replace("for number", "lines = []\nfor number")
+        script = script.replace("sys.stdout.flush()", "sys.stdout.write(''.join(lines))")
+    run = agents.start(begins + script, str(agents.directory), "3000000")
     run.until(lambda: run.of("agent_started"))
     resource.prlimit(run.agent_pid(), resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
     (agents.directory / "begin").touch()
@@ -86,6 +93,11 @@ def test_a_stream_that_may_not_grow_costs_lines_too(agents: Runner) -> None:
 
     assert run.result() == "success"
     assert_all_counted(run, 1, 3_000_000)
+    blocks = Counter(event["number"] for event in run.of("block"))
+    assert not at_once or set(blocks.values()) == {1, 2}, "one block has no end"
+    read = [*(reader := StreamReader(None, 0)).feed((run.directory / "nodes/0/stream").read_bytes()), *reader.close()]
+    shown = b"".join(each.data + b"\n" * each.ends_line for each in read if isinstance(each, protocol.Output))
+    assert shown == run.stdout[0]
 
 
 @pytest.mark.parametrize("size", [300, 200_000])

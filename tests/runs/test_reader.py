@@ -5,12 +5,16 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections import defaultdict
+from typing import TYPE_CHECKING
 
 import pytest
 
 from launcher.agent.protocol import Decoder, Event, Foreign, LineTagger, Output, Record, encode_event
 from launcher.runs.reader import MarkedLines, StreamReader, parse_ranks
 from launcher.runs.sources import JOB_OUTPUT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def stream(seed: int) -> bytes:
@@ -36,6 +40,9 @@ def stream(seed: int) -> bytes:
             data += tagger.flush()
         if rng.random() < 0.02:
             data += tagger.feed(b"".join(b"%d [1:2] \n" % number for number in range(2500)))
+        if rng.random() < 0.05:
+            data += tagger.flush() + tagger.feed(b"\n")
+            data += block(tagger.feed(b"%d [1:2] \n" % len(data) * rng.choice([1, 9000])), len(data), rng.random())
         if rng.random() < 0.1:
             data += rng.choice(
                 [
@@ -53,6 +60,13 @@ def stream(seed: int) -> bytes:
     return data
 
 
+def block(lines: bytes, number: int, luck: float) -> bytes:
+    """Lines of one rank as an agent writes many of them; some agents are killed meanwhile."""
+    frame = encode_event("block", 1, bytes=len(lines), number=number)
+    whole = frame + lines + frame
+    return whole if luck < 0.7 else whole[: int(len(whole) * luck * luck)] + b"\n"
+
+
 def cut(data: bytes, seed: int) -> list[bytes]:
     rng = random.Random(seed)
     places = sorted(rng.sample(range(len(data)), 60))
@@ -67,7 +81,8 @@ def contents(
     for record in records:
         if isinstance(record, Output) and (wanted is None or record.rank in wanted):
             pipes[record.rank, record.stderr] += record.data + (b"\n" if record.ends_line else b"")
-    return dict(pipes), [record for record in records if not isinstance(record, Output)]
+    others = [record for record in records if not isinstance(record, Output)]
+    return dict(pipes), [record for record in others if not (isinstance(record, Event) and record.name == "block")]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -76,6 +91,7 @@ def test_nothing_is_lost_or_changed_however_the_stream_is_cut(seed: int, wanted:
     data = stream(seed)
     reader, decoder = StreamReader(wanted), Decoder()
     ours = [record for part in cut(data, seed) for record in reader.feed(part)] + list(reader.close())
+    assert not any(isinstance(record, Event) and record.name == "block" for record in ours)
     theirs = [*decoder.feed(data), *decoder.close()]
 
     assert contents(ours, wanted) == contents(theirs, wanted)
@@ -84,15 +100,47 @@ def test_nothing_is_lost_or_changed_however_the_stream_is_cut(seed: int, wanted:
 @pytest.mark.parametrize("seed", range(3))
 def test_many_lines_of_a_rank_come_as_they_are_shown(seed: int) -> None:
     """As `follow` reads them: the marks are in the stream already."""
-    data = stream(seed)
+    data, rng = stream(seed), random.Random(seed)
     reader, decoder = StreamReader(), Decoder()
-    records = [record for part in cut(data, seed) for record in reader.feed_marked(part)] + list(reader.close())
+    records: list[Record | MarkedLines] = []
+    for part in cut(data, seed):
+        more = rng.random() < 0.5
+        records += reader.feed_marked(part, more=more)
+        if more and rng.random() < 0.5:
+            records += reader.feed_marked(b"")
+    records += reader.close()
     many = [record for record in records if isinstance(record, MarkedLines)]
 
     assert many
-    assert all(line.startswith(b"[1:%d] " % lines.rank) for lines in many for line in lines.data.split(b"\n")[:-1])
+    assert all(
+        line.startswith(b"[1:%d] " % lines.rank) for lines in many for line in bytes(lines.data).split(b"\n")[:-1]
+    )
     plain: list[Record] = [record.output() if isinstance(record, MarkedLines) else record for record in records]
     assert contents(plain, None) == contents([*decoder.feed(data), *decoder.close()], None)
+
+
+def of(records: Iterable[Record | MarkedLines]) -> bytes:
+    return b"".join(bytes(record.data) for record in records if isinstance(record, MarkedLines | Output))
+
+
+def test_a_block_that_is_cut_off_waits_for_its_rest_if_that_comes_at_once_and_no_longer() -> None:
+    lines = LineTagger(1, 2, "stdout").feed(b"%d\n" * 9000 % tuple(range(9000)))
+    frame = encode_event("block", 1, bytes=len(lines), number=7)
+    half, rest = frame + lines[:50_000], lines[50_000:] + frame
+    complete = lines[: lines.rindex(b"\n", 0, 50_000) + 1]
+
+    assert of(StreamReader(None, 1).feed_marked(half)) == complete
+    reader = StreamReader(None, 1)
+    assert not list(reader.feed_marked(half, more=True))
+    assert of(reader.feed_marked(rest)) == lines
+    for then in (b"", b"\n", encode_event("heartbeat", 1, workers=1)):
+        reader = StreamReader(None, 1)
+        assert not list(reader.feed_marked(half, more=True))
+        assert of(reader.feed_marked(then, more=True)).startswith(complete), "nothing else comes"
+    reader = StreamReader(None, 1)
+    assert not list(reader.feed_marked(half, more=True))
+    decoder = Decoder()
+    assert contents(list(reader.close()), None) == contents([*decoder.feed(half), *decoder.close()], None)
 
 
 def test_a_stream_of_format_1_is_read() -> None:

@@ -8,7 +8,7 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 _WAITING_BYTES = 1024 * 1024
 """At most this many bytes of events wait for space; the oldest are dropped first."""
 
-_UNIMPORTANT = (b'{"event":"heartbeat"', b'{"event":"sample"')
+_UNIMPORTANT = (b'{"event":"heartbeat"', b'{"event":"sample"', b'{"event":"block"')
 _COUNTED = (b'{"event":"heartbeat"', b'{"event":"done"')
 
 

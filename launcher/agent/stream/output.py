@@ -62,9 +62,12 @@ class Pipe:
         self.begun = self.begun or bool(data)
         if self.tail is not None:
             self.tail.add(data)
-        records = self._tagger.feed(data)
-        self.traces.add(data, records)
-        writer.add(Item(records, self.tag))
+        before, pieces = self._tagger.pending, self._tagger.pieces
+        records = self._tagger.records(data)
+        self.traces.add(before, data)
+        alike = self._tagger.pieces == pieces
+        for each in records:
+            writer.add(Item(each, self.tag, alike))
         self._pending_since = (self._pending_since or time.monotonic()) if self._tagger.pending else None
 
     def flush_part(self, writer: Writer, now: float) -> None:

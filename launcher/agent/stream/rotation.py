@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from typing import Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Callable, Dict, Iterator, List, Optional, Sequence, Union
 
 from .sink import Item, Sink, reason_of
 
@@ -118,7 +118,7 @@ class Latest:
         skip = max(0, sum(sizes) - room)
         for path in (self._older, self._newer):
             for block in _blocks(path, self._tag):
-                cut = block.data.find(b"\n", skip - 1) + 1 if 0 < skip <= len(block.data) else 0
+                cut = bytes(block.data).find(b"\n", skip - 1) + 1 if 0 < skip <= len(block.data) else 0
                 if skip > len(block.data):
                     cut = len(block.data)
                 skip = max(0, skip - len(block.data))
@@ -131,7 +131,7 @@ class Latest:
             with contextlib.suppress(OSError):
                 os.remove(path)
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: Union[bytes, memoryview]) -> None:
         if self._fd is None:
             os.makedirs(os.path.dirname(self._newer), exist_ok=True)
             self._fd = os.open(self._newer, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC, 0o600)

@@ -12,7 +12,7 @@ import os
 import select
 import stat
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Union
 
 from ..protocol import encode_event
 from ..system.files import ends_within_a_line
@@ -32,6 +32,9 @@ _MOST_PIECES = 1024
 """The kernel takes no more in one call."""
 
 _LONG_EVENT_BYTES = RESERVED_BYTES // 4
+_BLOCK_BYTES = 32 * 1024
+"""Lines of one rank that are at least this long in all have their size before and after them."""
+
 _REASONS = {
     errno.ENOSPC: "the disk of the run directory is full",
     errno.EDQUOT: "the quota for the run directory is used up",
@@ -43,9 +46,12 @@ _REASONS = {
 class Item(NamedTuple):
     """Whole lines of the stream: an event, or records of one worker's pipe."""
 
-    data: bytes
+    data: Union[bytes, memoryview]
     tag: bytes = b""
     """Names the pipe, as in `1.5|`; empty for an event."""
+
+    alike: bool = False
+    """Whether all these lines are known to begin with the same mark."""
 
     @property
     def rank(self) -> int:
@@ -54,15 +60,19 @@ class Item(NamedTuple):
 
     def lines(self, start: int = 0) -> int:
         """How many of the worker's lines end in this item, from the record at `start` on."""
-        pieces = self.data.count(b"\n" + self.tag + b"+", max(0, start - 1)) + (not start and self._is_piece(0))
-        return self.data.count(b"\n", start) - pieces
+        data = bytes(self.data)
+        pieces = data.count(b"\n" + self.tag + b"+", max(0, start - 1)) + (not start and self._is_piece(data, 0))
+        return data.count(b"\n", start) - pieces
 
     def is_open(self, end: Optional[int] = None) -> bool:
         """Whether the last line is incomplete; only records up to `end` count."""
-        return self._is_piece(self.data.rfind(b"\n", 0, (len(self.data) if end is None else end) - 1) + 1)
+        if self.alike:
+            return False
+        data = bytes(self.data)
+        return self._is_piece(data, data.rfind(b"\n", 0, (len(data) if end is None else end) - 1) + 1)
 
-    def _is_piece(self, start: int) -> bool:
-        return self.data.startswith(self.tag + b"+", start)
+    def _is_piece(self, data: bytes, start: int) -> bool:
+        return data.startswith(self.tag + b"+", start)
 
 
 class Sink:
@@ -71,13 +81,14 @@ class Sink:
     def __init__(self, fd: int, node: int, attempt: int, directory: str, encoder: Optional[Encoder] = None) -> None:
         """`directory`: the node's, in which the last words are kept. `encoder`: writes the stream for people."""
         self.wrote_at = time.monotonic()
-        self._fd, self._node = fd, node
-        self._attempt = {"attempt": attempt} if attempt else {}
+        self._fd = fd
+        self._about = {"node": node, **({"attempt": attempt} if attempt else {})}
         self._last_words = os.path.join(directory, "last_words")
         self._problem: Optional[OSError] = None
         self._backlog = Backlog(self._event)
         self._open: Dict[bytes, bool] = {}
         self._again_at = self._remember_at = 0.0
+        self._blocks = 0
         self._encoder, self._unfinished = encoder, b""
         """What is missing of a line for people that was begun."""
 
@@ -107,10 +118,20 @@ class Sink:
         if self._problem:
             self._take(items, 0)
         elif items:
-            items = [item._replace(data=self._backlog.counted(item.data)) for item in items]
+            items = [framed for item in items for framed in self._framed(item)]
             self._take(items, self._write_each([item.data for item in items]))
         if self._problem and time.monotonic() >= self._remember_at:
             self.remember(())
+
+    def _framed(self, item: Item) -> Sequence[Item]:
+        """What to write of an item: many lines of one rank stand between two equal events, which tell their size."""
+        if not item.tag:
+            return (item._replace(data=self._backlog.counted(bytes(item.data))),)
+        if not item.alike or len(item.data) < _BLOCK_BYTES or self._encoder is not None:
+            return (item,)
+        self._blocks += 1
+        frame = Item(self._event("block", bytes=len(item.data), number=self._blocks))
+        return frame, item, frame
 
     def lose(self, tag: bytes, lines: int, reason: str) -> None:
         """Count lines that are dropped."""
@@ -123,7 +144,7 @@ class Sink:
         return Item(self._event("warning", message=message))
 
     def _event(self, name: str, **fields: Any) -> bytes:
-        return encode_event(name, self._node, **self._attempt, **fields)
+        return encode_event(name, **self._about, **fields)
 
     def end(self) -> None:
         """Write everything there is space for, and the rest as last words."""
@@ -149,7 +170,7 @@ class Sink:
         with contextlib.suppress(OSError), open(self._last_words, "r+b") as file:
             file.write(text.ljust(RESERVED_BYTES - 1) + b"\n")
 
-    def _write_each(self, pieces: List[bytes]) -> int:
+    def _write_each(self, pieces: List[Union[bytes, memoryview]]) -> int:
         """Write the pieces one after the other, as much as possible; to a file without a copy of them all."""
         done = 0
         if self._encoder is None and len(pieces) <= _MOST_PIECES and _is_file(self._fd):
@@ -195,20 +216,20 @@ class Sink:
                 if item.tag:
                     self._open[item.tag] = item.is_open()
             elif not item.tag:
-                self._backlog.wait(item.data, here)
+                self._backlog.wait(bytes(item.data), here)
             else:
-                self._cut(item, here)
+                self._cut(item, bytes(item.data), here)
 
-    def _cut(self, item: Item, here: int) -> None:
+    def _cut(self, item: Item, data: bytes, here: int) -> None:
         """Handle records of which `here` bytes are in the stream: the cut one is to be completed, the rest is lost."""
         end = here
-        if here and item.data[here - 1 : here] != b"\n":
-            end = item.data.index(b"\n", here) + 1
-            start = item.data.rfind(b"\n", 0, here) + 1
-            self._backlog.write_on(item.data[start:end], here - start)
+        if here and data[here - 1 : here] != b"\n":
+            end = data.index(b"\n", here) + 1
+            start = data.rfind(b"\n", 0, here) + 1
+            self._backlog.write_on(data[start:end], here - start)
         if end:
             self._open[item.tag] = item.is_open(end)
-        if end < len(item.data):
+        if end < len(data):
             self.lose(item.tag, item.lines(end), reason_of(self._problem))
 
     def _tell(self) -> None:

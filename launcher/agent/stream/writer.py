@@ -49,6 +49,7 @@ class Writer:
             from .plain import Encoder  # few streams are
 
             encoder = Encoder()
+        bytes(BUFFER_BYTES)  # freed at once: glibc keeps as much from now on, without page faults (mallopt(3))
         self._sink = Sink(fd, node, attempt, directory, encoder)
         self._rotation = Rotation(self._sink, directory, log_limit_bytes)
         self._new: List[Item] = []
