@@ -43,17 +43,17 @@ def about(name: str) -> str:
 
 @contextmanager
 def begun(words: Sequence[str]) -> Iterator[None]:
-    """Begin what the backend of a command with these words can do while that is imported (`agent_ahead.py`)."""
+    """Begin what the backend of a command with these words can do while that is imported (`ahead.py`)."""
     name = words[0] if words else ""
     known = name in names()
-    if not known or not any(os.path.exists(os.path.join(path, name, "agent_ahead.py")) for path in __path__):
+    if not known or not any(os.path.exists(os.path.join(path, name, "ahead.py")) for path in __path__):
         yield
         return
     import importlib
 
-    ahead = importlib.import_module(f"launcher.backends.{name}.agent_ahead")
+    ahead = importlib.import_module(f"launcher.backends.{name}.ahead")
     try:
-        ahead.start(words[1:])
+        ahead.begin(words[1:])
         yield
     finally:
         ahead.drop()

@@ -46,7 +46,7 @@ about["cwd"] = os.readlink(f"/proc/{agent}/cwd")
 print(json.dumps(about))
 """
 CAPTURED: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 60}
-START = "from launcher.backends.local import agent_ahead; agent_ahead.start([])"
+START = "from launcher.backends.local import ahead; ahead.begin([])"
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ import psutil
 
 from launcher.agent import protocol
 from launcher.agent.system import processes
-from launcher.backends.local import agent_ahead
+from launcher.backends.local import ahead
 from launcher.backends.local.backend import LocalBackend
 from launcher.backends.local.options import LocalOptions
 from launcher.runs.sources import JOB_OUTPUT
@@ -178,7 +178,7 @@ class Runner:
             if self._warm:
                 start = functools.partial(self._warm.start, held=held)
                 patched.enter_context(mock.patch.object(detached, "start_detached", start))
-                patched.enter_context(mock.patch.object(agent_ahead, "can_fork", return_value=False))
+                patched.enter_context(mock.patch.object(ahead, "can_fork", return_value=False))
             run = Run(directory, backend.submit(plan), backend)
         self.runs.append(run)
         return run

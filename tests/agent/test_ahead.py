@@ -99,7 +99,7 @@ def test_it_ends_with_a_launcher_that_is_killed_before_it_knows_the_run(
     distlaunch: Cli,
     started: Callable[[], list[tuple[int, str]]],
 ) -> None:
-    pid = "agent_ahead._started[-1].process.pid"
+    pid = "ahead._started[-1].process.pid"
     code = f"import os, signal; {START}; print({pid}); os.kill(os.getpid(), signal.SIGKILL)"
 
     done = subprocess.run([sys.executable, "-c", code], env=distlaunch.env(hooked(distlaunch)), **CAPTURED)
@@ -124,7 +124,7 @@ def test_closed_standard_streams_are_no_pipes_of_it(
 
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize(
-    "change", ["os.environ['MORE'] = '1'", "os.kill(agent_ahead._started[-1].process.pid, 9); time.sleep(0.3)"]
+    "change", ["os.environ['MORE'] = '1'", "os.kill(ahead._started[-1].process.pid, 9); time.sleep(0.3)"]
 )
 def test_another_one_is_started_if_it_has_died_or_has_another_environment(
     distlaunch: Cli, tmp_path: Path, started: Callable[[], list[tuple[int, str]]], change: str, nodes: int
@@ -132,13 +132,13 @@ def test_another_one_is_started_if_it_has_died_or_has_another_environment(
     (tmp_path / "script.py").write_text("import os; print(os.getppid(), os.environ.get('MORE'))")
     code = f"""
 import os, sys, time
-from launcher.backends.local import agent_ahead
+from launcher.backends.local import ahead
 name = {"fork" if nodes > 1 and "kill" in change else "can_fork" if nodes > 1 else "take"!r}
-usual = getattr(agent_ahead, name)
+usual = getattr(ahead, name)
 def changed(*args, **more):
     {change}
     return usual(*args, **more)
-setattr(agent_ahead, name, changed)
+setattr(ahead, name, changed)
 from launcher.cli import main
 sys.exit(main())
 """
@@ -162,12 +162,12 @@ def test_a_changed_archive_is_not_taken_for_that_of_the_run(
     code = """
 import os, sys
 from launcher import payload
-from launcher.backends.local import agent_ahead
-usual = agent_ahead.take
+from launcher.backends.local import ahead
+usual = ahead.take
 def changed(*args):
     os.utime(payload.kept_agent())
     return usual(*args)
-agent_ahead.take = changed
+ahead.take = changed
 from launcher.cli import main
 sys.exit(main())
 """

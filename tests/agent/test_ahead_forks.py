@@ -77,8 +77,8 @@ def test_no_fork_becomes_an_agent_if_the_launcher_ends_before_all_are_recorded(
     (tmp_path / "script.py").write_text("print('runs')")
     code = f"""
 import json, os, signal, sys
-from launcher.backends.local import agent_ahead
-usual = agent_ahead._answer
+from launcher.backends.local import ahead
+usual = ahead._answer
 def fork(*args, **more):
     def answer(line):
         pids = usual(line)
@@ -86,14 +86,14 @@ def fork(*args, **more):
         if {at!r} == "answer":
             os.kill(os.getpid(), signal.SIGKILL)
         return pids
-    agent_ahead._answer = answer
+    ahead._answer = answer
     words, note = args
     def record(found):
         note(found)
         if {at!r} == "record":
             os.kill(os.getpid(), signal.SIGKILL)
     return really(words, record, **more)
-really, agent_ahead.fork = agent_ahead.fork, fork
+really, ahead.fork = ahead.fork, fork
 from launcher.cli import main
 sys.exit(main())
 """

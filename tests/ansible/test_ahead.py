@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from launcher.backends.ansible import ahead, playbook
@@ -27,6 +29,7 @@ pytestmark = pytest.mark.slow
 def _ends() -> Iterator[None]:
     ahead.end()  # that of another test, which was not over
     yield
+    ahead.drop()
     ahead.end()
 
 
@@ -43,11 +46,26 @@ def _own(directory: Path, name: str) -> dict[str, str]:
     return {**os.environ, "PATH": f"{directory}:{os.environ['PATH']}"}
 
 
-def test_an_inventory_is_read_as_by_the_program_itself(tmp_path: Path) -> None:
+def _servers() -> list[psutil.Process]:
+    found = []
+    for each in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # another test's, which has just ended
+            if any(word.endswith("ahead_server.py") for word in each.cmdline()):
+                found.append(each)
+    return found
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_an_inventory_is_read_as_by_the_program_itself(early: bool, tmp_path: Path) -> None:
     (tmp_path / "good.ini").write_text("[all]\nh[1:3] distlaunch_rank=1\n[all:vars]\ncolour=ünl\n")
     (tmp_path / "bad.yml").write_text("all: [unclosed\n")
     env = {**os.environ, "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1", "ANSIBLE_LOCAL_TEMP": str(tmp_path / "temp")}
+    if early:
+        ahead.begin(["--inventory", "hosts", "train.py"])
+    begun = _servers()
     env = ahead.start(program("ansible-inventory"), env)
+    assert len(begun) == early
+    assert not early or _servers() == begun, "the one that has begun"
     for file, code in (("good.ini", 0), ("bad.yml", 1)):
         argv = [program("ansible-inventory"), "--list", "-i", str(tmp_path / file)]
         forked, own = _run(ahead.words(argv), env), _run(argv, env)
@@ -65,6 +83,32 @@ def test_a_program_whose_settings_differ_is_started_by_itself(tmp_path: Path) ->
     assert _run(argv, {**env, "ANSIBLE_TIMEOUT": "7"})[1] == "its own process\n"
     ahead.end()
     assert _run(argv, env)[1] == "its own process\n"
+
+
+def test_an_import_that_has_begun_is_used_only_with_the_same_variables_and_ends_if_it_is_not_needed() -> None:
+    for words in ([], ["--help"], ["train.py", "-h"]):
+        ahead.begin(words)
+        assert not _servers()
+    ahead.begin(["train.py"])
+    [begun] = _servers()
+    ahead.start(program("ansible-inventory"), {**os.environ, "LANG": "another"})
+    assert begun not in _servers()
+    assert len(_servers()) == 1
+    ahead.end()
+    ahead.begin(["train.py"])
+    assert len(_servers()) == 1
+    ahead.drop()
+    assert not _servers()
+
+
+def test_an_import_that_has_begun_and_died_is_begun_anew() -> None:
+    ahead.begin(["train.py"])
+    [begun] = _servers()
+    begun.kill()
+    begun.wait(10)
+    env = ahead.start(program("ansible-inventory"), dict(os.environ))
+    argv = ahead.words([program("ansible-inventory"), "--list", "-i", "h1,"])
+    assert json.loads(_run(argv, env)[1])["ungrouped"]["hosts"] == ["h1"]
 
 
 def test_an_inventory_plugin_finds_no_modules_of_ours(tmp_path: Path) -> None:

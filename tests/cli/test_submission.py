@@ -41,10 +41,10 @@ def main(what, kind, moment, *args):
             *others, record = args
             return usual(self, *others, lambda handle: (befall(), record(handle))[1])
         return call
-    from launcher.backends.local import agent_ahead
+    from launcher.backends.local import ahead
     from launcher.backends.local.backend import LocalBackend
     from launcher.cli import main
-    agent_ahead.MANY = 1
+    ahead.MANY = 1
     if kind == "starts":
         LocalBackend.submit = with_starts(LocalBackend.submit)
         LocalBackend.requeue = with_starts(LocalBackend.requeue)

@@ -1,5 +1,8 @@
 """Imports Ansible once and runs its programs in forks: `FD SECONDS`, a listening socket and how long it may be idle.
 
+Ansible reads its settings while it is imported. With `early` as a third argument, these variables come as a line of
+JSON on stdin, and what reads none of them is imported before.
+
 While the first of them runs, it loads what the next one will need: Ansible's own plugins and their documentation.
 Runs in Ansible's own interpreter, and imports nothing of distlaunch. Exits when its stdin ends, with the launcher.
 """
@@ -32,6 +35,13 @@ _MODULES = (
     "ansible.cli.inventory", "ansible.cli.playbook", "ansible.executor.playbook_executor",
     "ansible.plugins.strategy.linear", "ansible.plugins.inventory.ini", "ansible.plugins.callback.default",
 )  # fmt: skip
+_EARLY = (
+    "jinja2.nativetypes", "jinja2.sandbox", "yaml", "cryptography.hazmat.primitives.ciphers", "packaging.version",
+    "multiprocessing.queues", "multiprocessing.synchronize", "email.message", "logging.handlers", "urllib.request",
+    "configparser", "ctypes.util", "ipaddress", "pickle", "zipfile", "argparse", "getpass", "tempfile",
+)  # fmt: skip
+"""What Ansible imports of others. Of another version, it imports the rest itself."""
+
 _PLUGINS = ("connection", "shell", "become", "callback", "vars", "inventory")
 """Kinds of which ansible-playbook loads all or most plugins, each with its documentation in YAML."""
 
@@ -57,10 +67,12 @@ def main() -> Callable[[], None]:
     atexit.register(leave)  # the last hook, as it is the first one here
     listening, idle_s = socket.socket(fileno=int(sys.argv[1])), float(sys.argv[2])
     listening.set_inheritable(False)
+    gc.disable()  # what is imported stays
+    if sys.argv[3:]:
+        early()
     before = settings(os.environ)
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if path != here]  # its files may have the names of a plugin's modules
-    gc.disable()  # what is imported stays
     for name in _MODULES:
         importlib.import_module(name)
     gc.freeze()
@@ -83,6 +95,18 @@ def main() -> Callable[[], None]:
             is_first = False
             routes.read()
             load_plugins()
+
+
+def early() -> None:
+    """Import what reads no settings of Ansible's, then take these. Exit if none come."""
+    for name in _EARLY:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    told = sys.stdin.buffer.readline()
+    if not told:
+        os._exit(0)
+    os.environ.clear()
+    os.environ.update(json.loads(told))
 
 
 class Routes:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.backends.local import agent_ahead, processes
+from launcher.backends.local import ahead, processes
 from launcher.backends.local.plan import argv_of
 from launcher.errors import StorageError
 from launcher.system import detached
@@ -37,17 +37,17 @@ def start(handle: LocalHandle, record: Record, *, stdin: bool = False, warm_s: f
     except OSError as error:
         raise StorageError(f"{handle['run_dir']}: {error.strerror}") from error
     finally:
-        agent_ahead.drop()
+        ahead.drop()
 
 
 def _fork(handle: LocalHandle, record: Record) -> bool:
     """Start the agents as forks of one process; False if that cannot be."""
     run_dir, nodes = Path(handle["run_dir"]), len(handle["agents"])
     argvs = [argv_of(run_dir, handle["python"], rank) for rank in range(nodes)]
-    if not agent_ahead.can_fork(argvs[-1], handle["output_dir"]):
+    if not ahead.can_fork(argvs[-1], handle["output_dir"]):
         return False
-    for first in range(0, nodes, agent_ahead.MANY):
-        ranks = range(first, min(first + agent_ahead.MANY, nodes))
+    for first in range(0, nodes, ahead.MANY):
+        ranks = range(first, min(first + ahead.MANY, nodes))
 
         def note(found: list[proc.Identity], ranks: range = ranks) -> None:
             for rank, identity in zip(ranks, found, strict=True):
@@ -55,7 +55,7 @@ def _fork(handle: LocalHandle, record: Record) -> bool:
             record(handle)
 
         wanted = [(argvs[rank], run_dir / "nodes" / str(rank)) for rank in ranks]
-        if not agent_ahead.fork(wanted, note, first=not first):
+        if not ahead.fork(wanted, note, first=not first):
             return False
     return True
 
@@ -98,7 +98,7 @@ def _start_agent(
         if reason is None:
             return
         argv += warm.words(reason)
-    elif not stdin and agent_ahead.take(argv, place, told):
+    elif not stdin and ahead.take(argv, place, told):
         return
     fd = 0 if stdin else None
     detached.start_detached((*argv, "--when-told"), env=os.environ, told=told, stdin=fd, **place._asdict())

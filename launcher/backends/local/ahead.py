@@ -43,7 +43,7 @@ class _Started(NamedTuple):
 _started: list[_Started] = []
 
 
-def start(words: Sequence[str]) -> None:
+def begin(words: Sequence[str]) -> None:
     """Start it, if a run of this command line may need it and its archive was packed by an earlier command."""
     path = payload.kept_agent()
     if not _OTHERS.isdisjoint(words) or not sys.executable:
