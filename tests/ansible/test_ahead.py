@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -46,13 +45,8 @@ def _own(directory: Path, name: str) -> dict[str, str]:
     return {**os.environ, "PATH": f"{directory}:{os.environ['PATH']}"}
 
 
-def _servers() -> list[psutil.Process]:
-    found = []
-    for each in psutil.Process().children():
-        with contextlib.suppress(psutil.Error):  # another test's, which has just ended
-            if any(word.endswith("ahead_server.py") for word in each.cmdline()):
-                found.append(each)
-    return found
+def _children() -> set[int]:
+    return {each.pid for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE}
 
 
 @pytest.mark.parametrize("early", [False, True])
@@ -62,10 +56,9 @@ def test_an_inventory_is_read_as_by_the_program_itself(early: bool, tmp_path: Pa
     env = {**os.environ, "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1", "ANSIBLE_LOCAL_TEMP": str(tmp_path / "temp")}
     if early:
         ahead.begin(["--inventory", "hosts", "train.py"])
-    begun = _servers()
+    begun = _children()
     env = ahead.start(program("ansible-inventory"), env)
-    assert len(begun) == early
-    assert not early or _servers() == begun, "the one that has begun"
+    assert (_children() == begun) == early, "the one that has begun"
     for file, code in (("good.ini", 0), ("bad.yml", 1)):
         argv = [program("ansible-inventory"), "--list", "-i", str(tmp_path / file)]
         forked, own = _run(ahead.words(argv), env), _run(argv, env)
@@ -86,26 +79,29 @@ def test_a_program_whose_settings_differ_is_started_by_itself(tmp_path: Path) ->
 
 
 def test_an_import_that_has_begun_is_used_only_with_the_same_variables_and_ends_if_it_is_not_needed() -> None:
+    before = _children()
     for words in ([], ["--help"], ["train.py", "-h"]):
         ahead.begin(words)
-        assert not _servers()
+        assert _children() <= before
     ahead.begin(["train.py"])
-    [begun] = _servers()
+    [begun] = _children() - before
     ahead.start(program("ansible-inventory"), {**os.environ, "LANG": "another"})
-    assert begun not in _servers()
-    assert len(_servers()) == 1
+    [other] = _children() - before
+    assert other != begun
     ahead.end()
+    assert _children() <= before
     ahead.begin(["train.py"])
-    assert len(_servers()) == 1
+    assert len(_children() - before) == 1
     ahead.drop()
-    assert not _servers()
+    assert _children() <= before
 
 
 def test_an_import_that_has_begun_and_died_is_begun_anew() -> None:
+    before = _children()
     ahead.begin(["train.py"])
-    [begun] = _servers()
-    begun.kill()
-    begun.wait(10)
+    [begun] = _children() - before
+    os.kill(begun, signal.SIGKILL)
+    wait_until("the import has ended", lambda: begun not in _children())
     env = ahead.start(program("ansible-inventory"), dict(os.environ))
     argv = ahead.words([program("ansible-inventory"), "--list", "-i", "h1,"])
     assert json.loads(_run(argv, env)[1])["ungrouped"]["hosts"] == ["h1"]

@@ -67,12 +67,12 @@ def main() -> Callable[[], None]:
     atexit.register(leave)  # the last hook, as it is the first one here
     listening, idle_s = socket.socket(fileno=int(sys.argv[1])), float(sys.argv[2])
     listening.set_inheritable(False)
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [path for path in sys.path if path != here]  # its files may have the names of a plugin's modules
     gc.disable()  # what is imported stays
     if sys.argv[3:]:
         early()
     before = settings(os.environ)
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [path for path in sys.path if path != here]  # its files may have the names of a plugin's modules
     for name in _MODULES:
         importlib.import_module(name)
     gc.freeze()
