@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from launcher.backends.kubernetes.api import Cluster
+
+
+def connected(kubeconfig: str) -> Cluster:
+    """A cluster whose connections leave no sockets to this process, even if the server exits at any time."""
+    cluster = connecting.connect(kubeconfig, "", "")
+    cluster._pool.connection_pool_kw["ssl_context"].sslsocket_class = ClosingSocket
+    return cluster
+
 
 class Proxy(ThreadingHTTPServer):
     """Between distlaunch and the API server: counts requests, and may swallow answers."""
@@ -31,8 +40,7 @@ class Proxy(ThreadingHTTPServer):
     def __init__(self, kubeconfig: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self._kubeconfig = kubeconfig
-        self.cluster = connecting.connect(str(kubeconfig), "", "")
-        self.cluster._pool.connection_pool_kw["ssl_context"].sslsocket_class = ClosingSocket
+        self.cluster = connected(str(kubeconfig))
         self.requests: list[str] = []
         self.given: dict[str, int] = {}
         """The bytes of the last answer to each request."""

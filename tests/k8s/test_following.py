@@ -7,12 +7,12 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from launcher.backends.kubernetes import connecting
 from launcher.backends.kubernetes.demand import MOST_FOLLOWED, Demand
 from launcher.backends.kubernetes.following import Following
 from testbed import wait_until
 from tests.command import ROOT
 from tests.k8s.many_pods import RUN, asked, line
+from tests.k8s.proxy import connected
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ def test_a_hundred_pods_are_followed_by_few_threads(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "tests.k8s.many_pods", str(tmp_path), str(PODS), str(LINES)]
     with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        cluster = connecting.connect(server.stdout.readline().strip(), "", "")
+        cluster = connected(server.stdout.readline().strip())
         before, most = threading.active_count(), 0
         following = Following(cluster, RUN, tmp_path, Demand(PODS))
         try:
@@ -53,7 +53,7 @@ def test_pods_that_say_nothing_hold_no_thread_and_threads_end_with_the_follower(
     argv = [sys.executable, "-m", "tests.k8s.many_pods", str(tmp_path), "30", "1000", "29"]
     with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        cluster = connecting.connect(server.stdout.readline().strip(), "", "")
+        cluster = connected(server.stdout.readline().strip())
         before = threading.active_count()
         following = Following(cluster, RUN, tmp_path, Demand(30))
         streams = [tmp_path / "nodes" / str(node) / "stream" for node in range(30)]
@@ -73,7 +73,7 @@ def test_of_many_pods_only_the_logs_that_are_needed_are_opened(tmp_path: Path) -
         assert server.stdout is not None
         kubeconfig = server.stdout.readline().strip()
         demand = Demand(MOST_FOLLOWED + 1)
-        following = Following(connecting.connect(kubeconfig, "", ""), RUN, tmp_path, demand)
+        following = Following(connected(kubeconfig), RUN, tmp_path, demand)
         try:
             wait_until("all pods to be known", lambda: len(following.pods() or ()) == MOST_FOLLOWED + 1, limit_s=120)
             demand.ask([7, MOST_FOLLOWED])
@@ -100,9 +100,7 @@ def test_a_log_is_read_by_one_process_and_by_another_once_that_has_left(tmp_path
     with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         kubeconfig = server.stdout.readline().strip()
-        first, second = (
-            Following(connecting.connect(kubeconfig, "", ""), RUN, tmp_path, Demand(MOST_FOLLOWED + 1)) for _ in "12"
-        )
+        first, second = (Following(connected(kubeconfig), RUN, tmp_path, Demand(MOST_FOLLOWED + 1)) for _ in "12")
         try:
             stream = tmp_path / "nodes/0/stream"
             wait_until("a line", lambda: stream.exists() and b"line 0" in stream.read_bytes(), limit_s=120)
