@@ -29,6 +29,9 @@ _FRAME = re.compile(rb'\{"event":"block",[^\n]*"bytes":(\d{1,9}),"number":\d+\}\
 _LONG_BYTES = 16 * 1024
 """So many bytes with the same mark are searched for their end by a pattern of their own, which takes half the time."""
 
+_SHARE = 4
+"""Lines that are less than this share of what was read are copied: what waits for a slow terminal keeps no more."""
+
 Wanted = frozenset[int]
 """Ranks whose output is read."""
 
@@ -109,7 +112,8 @@ class StreamReader:
                 yield Output(int(mark[3]), int(mark[4]), mark[5] == b"!", data[mark.end() : stop], False)
             else:
                 stop = block or _stop(data, position, end, mark[0])
-                yield _lines(mark, memoryview(data)[position : stop + 1])
+                part = stop + 1 - position
+                yield _lines(mark, (memoryview(data) if part * _SHARE > len(data) else data)[position : stop + 1])
             position, block = stop + 1 + (after if block and stop == block else 0), 0
 
     def _waits(self, data: bytes, frame: re.Match[bytes]) -> bool:
@@ -133,7 +137,7 @@ def _plain(record: Record | MarkedLines) -> Record:
     return record.output() if isinstance(record, MarkedLines) else record
 
 
-def _lines(mark: re.Match[bytes], lines: memoryview) -> Output | MarkedLines:
+def _lines(mark: re.Match[bytes], lines: bytes | memoryview) -> Output | MarkedLines:
     """Whole lines with this mark at the start of each."""
     node, rank = int(mark[1] or mark[3]), int(mark[2] or mark[4])
     if len(lines) > _LONG_BYTES and mark[0] == line_mark(node, rank):

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from launcher.agent import protocol
+from launcher.agent.stream.traces import Traces
 
 if TYPE_CHECKING:
     from tests.agent.harness import Runner
@@ -128,3 +129,15 @@ def test_output_of_a_child_that_outlives_its_worker_is_kept(agents: Runner) -> N
 
     assert run.wait().result() == "success"
     assert run.stdout[0] == b"late\n"
+
+
+def test_the_last_progress_is_found_wherever_what_is_read_is_cut() -> None:
+    text = b"::distlaunch progress step=1\nloss ::distlaunch progress step=2\nother\n::distlaunch progress st"
+    for at in range(len(text)):
+        tagger, found = protocol.LineTagger(0, 0, protocol.STDOUT), Traces()
+        for part in (text[:at], text[at:]):
+            before = tagger.pending
+            tagger.feed(part)
+            found.add(before, part)
+        assert found.mark is not None
+        assert found.mark[0] == b"::distlaunch progress step=2", "the last one is not complete"

@@ -68,8 +68,15 @@ def test_an_inventory_is_read_as_by_the_program_itself(early: bool, tmp_path: Pa
         assert list((tmp_path / "temp").iterdir()) == [], "exit hooks have run"
 
 
-def test_a_program_whose_settings_differ_is_started_by_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize("early", [False, True])
+def test_a_program_whose_settings_differ_is_started_by_itself(
+    early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     env = _own(tmp_path, "ansible-inventory")
+    if early:
+        monkeypatch.setenv("PATH", env["PATH"])
+        ahead.begin(["train.py"])
+        env["ANSIBLE_TIMEOUT"] = "8"  # told later
     env = ahead.start(program("ansible-inventory"), env)
     argv = ahead.words(["ansible-inventory", "--list", "-i", "h1,"])
     assert json.loads(_run(argv, env)[1])["ungrouped"]["hosts"] == ["h1"], "in a fork, which looks for no program"

@@ -143,6 +143,27 @@ def test_a_block_that_is_cut_off_waits_for_its_rest_if_that_comes_at_once_and_no
     assert contents(list(reader.close()), None) == contents([*decoder.feed(half), *decoder.close()], None)
 
 
+def test_lines_that_wait_for_a_slow_terminal_keep_little_more_than_themselves() -> None:
+    """Of all that was read, one rank's may be wanted."""
+    taggers = [LineTagger(1, rank, "stdout") for rank in range(2)]
+    waiting, size = [], 0
+    tracemalloc.start()
+    try:
+        for number in range(40):
+            few, many = (
+                tagger.feed(b"%d\n" % number * count) for tagger, count in zip(taggers, (2500, 90_000), strict=True)
+            )
+            for record in StreamReader(frozenset({0}), 1).feed_marked(block(few, 2 * number, 0) + block(many, 1, 0)):
+                assert isinstance(record, MarkedLines)
+                waiting.append(record)
+                size += len(record.data)
+        del few, many
+        assert (len(waiting), size > 800_000) == (40, True)
+        assert tracemalloc.get_traced_memory()[0] < 6 * size
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_stream_of_format_1_is_read() -> None:
     lines = b"".join(b"%d\n" % number for number in range(9000))
     stream = b"1.2| " + lines[:-1].replace(b"\n", b"\n1.2| ") + b"\n"
