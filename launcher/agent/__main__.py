@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, List, Tuple
 
 from . import arguments
 from .arguments import refuse
+from .system import garbage
 
 if TYPE_CHECKING:
     from .arguments import Arguments
@@ -21,6 +22,7 @@ def main() -> None:
     """Run as the agent, or as the helper that the arguments name."""
     if _is_a_part(sys.argv[1:]):
         return
+    garbage.keep()
     args = arguments.read(sys.argv[1:])
     _wait_for_word(args.when_told)
     if args.stdin is not None:

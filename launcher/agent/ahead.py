@@ -14,9 +14,11 @@ from typing import Any, Dict, List, Optional
 
 def become() -> None:
     """Wait for the run, and set `sys.argv`; as one of many, in a process of its own."""
-    import gc
     import json
 
+    from .system import garbage
+
+    garbage.keep()
     from . import job  # noqa: F401 - what an agent imports before it forks a fork server, and no more
     from .forkserver import archive, forks, imported, prefork  # noqa: F401
     from .node import run  # noqa: F401
@@ -24,7 +26,6 @@ def become() -> None:
 
     wanted: Any = json.loads(_line())
     while isinstance(wanted, list):
-        gc.freeze()  # the collector would otherwise write to every page that the agents share
         found = _forked(wanted)
         wanted = json.loads(_line()) if found is None else found
     _take_output([os.devnull, *wanted["outputs"]])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 import sys
@@ -11,7 +10,7 @@ from importlib.machinery import PathFinder
 from typing import Dict, List, Set
 
 from ..contracts import load
-from ..system import cgroup
+from ..system import cgroup, garbage
 from . import imported, traces, worker
 from .agent import Agent
 from .guess import MAYBE, SURELY
@@ -85,9 +84,8 @@ class Preload:
             self.imported, self.before = already.by_package, already.before
             return
         self.before = traces.before()
-        gc.disable()
+        garbage.keep()
         self._import(modules, with_torch)
-        gc.enable()
 
     def _import(self, modules: List[str], with_torch: List[str]) -> None:
         """Import the modules, and those in `with_torch` once one of them has imported torch."""

@@ -9,7 +9,6 @@ has exited, it ends all of its own descendants.
 
 from __future__ import annotations
 
-import gc
 import os
 import select
 import socket
@@ -17,7 +16,7 @@ import sys
 from typing import TYPE_CHECKING, List, NoReturn, Optional
 
 from ..channel import Channel
-from ..system import processes, scratch
+from ..system import garbage, processes, scratch
 from . import child, ending, imported, notes, setup, streams, worker, workers_store
 from .agent import Agent
 from .child import Task
@@ -69,7 +68,7 @@ class ForkServer:
         if self.start.forks:
             ending.look()
             worker.forget_lines()
-        gc.freeze()  # the collector would otherwise write to every page that the workers share
+        garbage.collect()  # in the workers, too
         woken = self.signals.listen()
         self._reap()  # the worker group's process may have exited meanwhile
         self.group.channel.send({"ready": True})

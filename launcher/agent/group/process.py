@@ -16,7 +16,7 @@ from ..job import Job
 from ..protocol import NOT_NEEDED
 from ..store.interface import GoneError, Known, Store, StoreError
 from ..store.server import Server
-from ..system import threads
+from ..system import garbage, threads
 from .agent_link import AgentLink
 from .errors import NotNeededError, PeerEndedError, RendezvousError, StopRequestedError, UnknownTorchError
 from .rendezvous import OVER, FixedNodes, connect, node_0_is_there
@@ -36,6 +36,7 @@ def main(
     listen_fd: Optional[int],
 ) -> int:
     """Run this node's workers until they have exited, and report the result to the agent."""
+    garbage.collect()
     threads.watch(lambda message, trace: end_broken(channel, message, trace))
     witness = Witness(Job(**setup["job"]), setup)
     agent = AgentLink(channel, witness.agent_is_gone)

@@ -13,7 +13,7 @@ from ..job import Job
 from ..protocol import NOT_NEEDED, VERSION
 from ..stream.stderr import Stderr
 from ..stream.writer import Writer
-from ..system import facts, processes, threads
+from ..system import facts, garbage, processes, threads
 from ..system.scratch import within
 from . import environment, function_call, holding
 from .children import ServerProcess
@@ -76,6 +76,7 @@ class Node:
         self.loop.catch_signals(self.stopping.hear_signals)
         threads.watch(self._thread_failed)
         self.place.scratch.keep_crash()
+        garbage.collect()
         try:
             if refused:
                 self._report(refused)

@@ -85,7 +85,7 @@ class Home:
 
 def main() -> Optional[Callable[[], None]]:
     """Hold the conversation; returns what a forked child is to become once it has left these frames, if it is one."""
-    gc.disable()  # there is nothing to collect while modules are imported
+    gc.disable()  # what is imported stays, and so does what is made for the agent
     request = json.loads(sys.stdin.buffer.readline())
     home = Home(request)
     try:

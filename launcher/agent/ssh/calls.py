@@ -64,14 +64,10 @@ def converse(request: Request) -> Optional[Callable[[], None]]:
 
     Returns what a forked child is to become once the caller has left its frames, as a worker exits like an interpreter.
     """
-    import gc
-
     # Imported here, as most calls need few of them.
     from ..forkserver import forks
     from ..lease.lock_files import LeaseError
     from . import leases, preflight, run, user_files
-
-    gc.enable()  # off since the program of `boot.py` began
 
     calls = {
         "preflight": preflight.preflight,
@@ -116,8 +112,10 @@ def _tail(request: Request) -> None:
     """Send a node's stream, whose agent may be this process's child."""
     import signal
 
+    from ..system import garbage
     from . import stream
 
+    garbage.collect()  # off since the program of `boot.py` began
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # an agent that has ended must not stay as a zombie
     answer({})
     stream.tail(request["directory"], int(request["node_rank"]), 0, once=False)
