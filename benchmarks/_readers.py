@@ -9,14 +9,19 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 BATCH, SIDE = 64, 224
 CORES = len(os.sched_getaffinity(0))
+_AHEAD = 4
+"""Batches that a pool of threads works on at a time."""
 
 
 def webdataset_peer(shards: list[str], *, uint8: bool) -> Iterator[Any]:
@@ -55,27 +60,46 @@ def webdataset_peer(shards: list[str], *, uint8: bool) -> Iterator[Any]:
 def spdl(shards: list[str]) -> Iterator[Any]:
     """SPDL's pipeline with a thread per core: WebDataset reads the tars, torchvision decodes."""
     import torch
+
+    pipeline: Any = importlib.import_module("spdl.pipeline")
+    samples, decode = _in_threads(shards)
+    builder = pipeline.PipelineBuilder().add_source(samples).pipe(decode, concurrency=CORES)
+    built = builder.aggregate(BATCH, drop_last=True).pipe(torch.stack).add_sink(3).build(num_threads=CORES)
+    with built.auto_stop():
+        yield from built
+
+
+def threads(shards: list[str]) -> Iterator[Any]:
+    """The same in a plain pool of threads."""
+    import torch
+
+    samples, decode = _in_threads(shards)
+    with ThreadPoolExecutor(CORES) as pool:
+        ahead = deque(pool.submit(decode, sample) for sample in islice(samples, _AHEAD * BATCH))
+        while True:
+            images = []
+            for sample in islice(samples, BATCH):
+                images.append(ahead.popleft().result())
+                ahead.append(pool.submit(decode, sample))
+            yield torch.stack(images)
+
+
+def _in_threads(shards: list[str]) -> tuple[Iterator[tuple[bytes, bytes]], Callable[[tuple[bytes, bytes]], Any]]:
+    """Samples without an end, and what a thread makes of one: an image."""
+    import torch
     import webdataset
     from torchvision.io import decode_jpeg
     from torchvision.transforms import v2
 
-    pipeline: Any = importlib.import_module("spdl.pipeline")
     torch.set_num_threads(1)  # of each thread that decodes
     augment = v2.Compose([v2.RandomResizedCrop(SIDE, antialias=True), v2.RandomHorizontalFlip()])
-
-    def decode(sample: tuple[bytes, bytes]) -> Any:
-        return augment(decode_jpeg(torch.frombuffer(bytearray(sample[0]), dtype=torch.uint8)))
-
     samples = webdataset.DataPipeline(
         webdataset.ResampledShards(shards),
         webdataset.tarfile_to_samples(),
         webdataset.shuffle(100),
         webdataset.to_tuple("jpg", "cls"),
     )
-    builder = pipeline.PipelineBuilder().add_source(samples).pipe(decode, concurrency=CORES)
-    built = builder.aggregate(BATCH, drop_last=True).pipe(torch.stack).add_sink(3).build(num_threads=CORES)
-    with built.auto_stop():
-        yield from built
+    return iter(samples), lambda sample: augment(decode_jpeg(torch.frombuffer(bytearray(sample[0]), dtype=torch.uint8)))
 
 
 def dali(shards: list[str]) -> Iterator[Any]:

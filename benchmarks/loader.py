@@ -1,12 +1,14 @@
 """Images per second of our reader and its peers: the same tars, decoded, cropped at random to 224, mirrored, batched.
 
     python benchmarks/loader.py [--rounds 5] [--seconds 6] [--images 1500] [--only ours,webdataset-pil,...]
+                                [--free-threaded PYTHON]
 
 Every contender uses all cores that this process may use. Before a ratio counts, each contender's batches must have the
 same mean and deviation of pixels as ours. On a shared host, the ratio per CPU second is steadier. Peers: WebDataset
 with PIL and floats (its documentation's example), WebDataset with torchvision's decoder and uint8, SPDL's pipeline of
 threads with the same decoder (its own needs FFmpeg's libraries), NVIDIA DALI's CPU pipeline, and decoding and cropping
-alone, from memory, in a process per core.
+alone, from memory, in a process per core. With `--free-threaded`, a build of Python without a GIL that has torch,
+torchvision, webdataset and spdl-core, also SPDL's pipeline and a plain pool of threads there.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "train"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._measure import ROOT, cpu_model, descendants, environment, ratios, verdict
-from benchmarks._readers import BATCH, CORES, SIDE, dali, decode_and_crop, spdl, webdataset_peer
+from benchmarks._readers import BATCH, CORES, SIDE, dali, decode_and_crop, spdl, threads, webdataset_peer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +38,11 @@ if TYPE_CHECKING:
 STATISTICS = 512
 """Images of which the pixels' mean and deviation are compared."""
 
+FREE_THREADED = ("spdl-free-threaded", "threads-free-threaded")
+"""Contenders under a Python without a GIL."""
+
 FLOORS = {"webdataset-pil": 1.9, "webdataset-uint8": 1.12, "spdl": 1.0, "dali-cpu": 1.2, "decode-and-crop": 0.95}
+FLOORS.update(dict.fromkeys(FREE_THREADED, 1.0))
 """Lowest ratio of our speed to the peer's."""
 
 PEERS = {"spdl": ("spdl.pipeline", "spdl-core"), "dali-cpu": ("nvidia.dali", "nvidia-dali-cuda130")}
@@ -74,7 +80,9 @@ def ours(shards: list[str]) -> Iterator[Any]:
             yield batch.images
 
 
-MAKERS = {"ours": ours, "spdl": spdl, "dali-cpu": dali}
+MAKERS = {
+    "ours": ours, "spdl": spdl, "dali-cpu": dali, "spdl-free-threaded": spdl, "threads-free-threaded": threads,
+}  # fmt: skip
 
 
 def measure(name: str, shards: list[str], seconds: float) -> dict[str, float]:
@@ -85,6 +93,8 @@ def measure(name: str, shards: list[str], seconds: float) -> dict[str, float]:
     import trainer.datasets
     import trainer.loader  # noqa: F401
 
+    if name in FREE_THREADED and getattr(sys, "_is_gil_enabled", lambda: True)():
+        raise RuntimeError(f"{sys.executable} has a GIL")
     before_mb = _own_mb()
     batches = (
         webdataset_peer(shards, uint8=name == "webdataset-uint8") if name.startswith("web") else MAKERS[name](shards)
@@ -146,6 +156,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0, help="of measuring, per contender and round")
     parser.add_argument("--images", type=int, default=1500)
     parser.add_argument("--only", default="", help="which, with commas; ours must be among them")
+    parser.add_argument("--free-threaded", metavar="PYTHON", help="an interpreter without a GIL, with what peers need")
     parser.add_argument("--worker", nargs=2, metavar=("NAME", "DIRECTORY"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -154,6 +165,8 @@ def main() -> None:
         sys.stdout.flush()
         os._exit(0)  # endless pipelines do not exit by themselves
     names = options.only.split(",") if options.only else contenders()
+    if options.free_threaded:
+        names += [name for name in FREE_THREADED if name not in names]
     for name, (_, package) in PEERS.items():
         if name not in names and not options.only:
             print(f"{name} is not here to compare with: uv pip install --python .venv {package}", file=sys.stderr)
@@ -173,7 +186,7 @@ def main() -> None:
         for _ in range(options.rounds):
             for name in names:
                 argv = [
-                    sys.executable,
+                    options.free_threaded if name in FREE_THREADED else sys.executable,
                     __file__,
                     "--seconds",
                     str(options.seconds),
@@ -181,8 +194,9 @@ def main() -> None:
                     name,
                     f"{directory}/shards",
                 ]
+                free = {"PYTHON_GIL": "0"} if name in FREE_THREADED else {}  # also if a module says that it needs one
                 run = subprocess.run(
-                    argv, env=environment(directory), capture_output=True, text=True, timeout=300, check=False
+                    argv, env=environment(directory) | free, capture_output=True, text=True, timeout=300, check=False
                 )
                 if run.returncode:
                     raise RuntimeError(f"{name}: exit code {run.returncode}\n{run.stderr[-3000:]}")
@@ -200,7 +214,7 @@ def show(taken: dict[str, list[dict[str, float]]]) -> None:
             for what in ("images_per_cpu_s", "mean", "std", "rss_mb", "held_mb")
             if what in runs[0]
         )
-        print(f"  {name:<16}  {speed:7.0f} images/s{pixels}")
+        print(f"  {name:<22}  {speed:7.0f} images/s{pixels}")
         far = [what for what in ("mean", "std") if what in runs[0] and abs(runs[0][what] - taken["ours"][0][what]) > 4]
         if far:
             raise RuntimeError(f"{name} does not do the same work: {far} of its pixels differ from ours by more than 4")
