@@ -146,7 +146,7 @@ def test_the_kept_agent_archive_is_packed_anew_when_a_source_has_changed(
 ) -> None:
     from launcher.payload import agent_archive
 
-    monkeypatch.setattr("sys.pycache_prefix", str(tmp_path / "cache"))
+    monkeypatch.setattr(agent_archive, "kept_agent", lambda: str(tmp_path / "kept"))  # not that of other processes
     monkeypatch.setattr("sys.dont_write_bytecode", False)
     source = tmp_path / "agent.py"
     source.write_text("one = 1\n")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from launcher.payload.snapshot import Snapshot
     from launcher.results.cluster import SurveyedHost
     from launcher.results.run import ClusterRun
+    from launcher.results.warm import WarmServer
     from launcher.runs.handle import Handle
     from launcher.runs.liveness import Liveness
     from launcher.runs.outcome import Outcome
@@ -102,6 +103,9 @@ class Backend(ABC, Generic[P, H, Opts]):
 
     can_survey: ClassVar[bool] = False
     """Whether it has `hosts`."""
+
+    can_keep: ClassVar[bool] = False
+    """Whether fork servers may stay after a run (`--warm`), and it has `standing`."""
 
     has_outlook: ClassVar[bool] = False
     """Whether it has `outlook`."""
@@ -251,6 +255,10 @@ class Backend(ABC, Generic[P, H, Opts]):
 
     def hosts(self) -> list[SurveyedHost]:
         """Its hosts, and who has them."""
+        raise NotImplementedError
+
+    def standing(self, *, end: bool) -> list[WarmServer]:
+        """This user's fork servers that stand on its hosts; `end`: those that were ended now."""
         raise NotImplementedError
 
     def outlook(self, spec: JobSpec, gpus: int | None) -> Outlook:

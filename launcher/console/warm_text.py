@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
     from launcher.results.warm import WarmServer
 
-_HEADER = ("PID", "PYTHON", "IMPORTED", "AGE", "LEFT", "RUNS", "MEMORY")
+_HEADER = ("HOST", "PID", "PYTHON", "IMPORTED", "AGE", "LEFT", "RUNS", "MEMORY")
 
 
 def lines(servers: Sequence[WarmServer]) -> list[str]:
     """One row for each; none without any."""
     rows = [
         (
+            each["host"],
             str(each["pid"]),
             each["python"],
             ", ".join(name for name in each["modules"] if not name.startswith("torch.distributed")),

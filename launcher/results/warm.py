@@ -6,8 +6,9 @@ from typing import TypedDict
 
 
 class WarmServer(TypedDict):
-    """A fork server that waits on this machine for the next run."""
+    """A fork server that waits for the next run."""
 
+    host: str
     pid: int
     python: str
     modules: list[str]

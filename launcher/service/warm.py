@@ -1,47 +1,33 @@
-"""The fork servers that runs of this user have left standing on this machine."""
+"""The fork servers that runs of this user have left standing, on this machine or on the hosts of a cluster."""
 
 from __future__ import annotations
 
-import contextlib
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.agent.warm import records
+from launcher.backends import _warm
+from launcher.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
     from launcher.results.warm import WarmServer
 
 
-def standing() -> list[WarmServer]:
-    """All of them, the newest first."""
-    return [_shown(each) for each in records.found()]
+def standing(on: str | None = None) -> list[WarmServer]:
+    """All of them, the newest first. `on`: a cluster or backend; None: this machine."""
+    return _asked(on, end=False)
 
 
-def end() -> list[WarmServer]:
+def end(on: str | None = None) -> list[WarmServer]:
     """End all of them; returns those that stood until now. Runs that use them are not affected."""
-    ended = []
-    for each in records.found():
-        shown = _shown(each)
-        if records.end(each):
-            ended.append(shown)
-    return ended
+    return _asked(on, end=True)
 
 
-def _shown(each: records.Standing) -> WarmServer:
-    return {
-        "pid": each.pid,
-        "python": each.python,
-        "modules": each.modules,
-        "since": each.since,
-        "until": each.until,
-        "runs": each.runs,
-        "memory_bytes": _memory(each.pid),
-    }
+def _asked(on: str | None, *, end: bool) -> list[WarmServer]:
+    if on is None:
+        return _warm.here(end=end)
+    from launcher.service import cluster  # what is here needs no settings
 
-
-def _memory(pid: int) -> int | None:
-    """The memory that the process shares with no other one, and its part of what it does."""
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
-        return 1024 * int(next(line.split()[1] for line in lines if line.startswith("Pss:")))
-    return None
+    backend = cluster.of(on)
+    if not backend.can_keep:
+        hint = "--warm works with local and over SSH"
+        raise BackendUnavailableError(f"nothing stays after a run on {on} ({backend.name})", hint=hint)
+    return backend.standing(end=end)

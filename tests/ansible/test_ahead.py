@@ -92,7 +92,7 @@ def test_an_import_that_has_begun_is_used_only_with_the_same_variables_and_ends_
         assert _children() <= before
     ahead.begin(["train.py"])
     [begun] = _children() - before
-    ahead.start(program("ansible-inventory"), {**os.environ, "LANG": "another"})
+    ahead.start(program("ansible-inventory"), {**os.environ, "COLOUR": "another"})
     [other] = _children() - before
     assert other != begun
     ahead.end()

@@ -15,6 +15,9 @@ from launcher.system import install
 _FILE = install.data("playbooks") / "roles/distlaunch/plugin_utils/distlaunch_choice.py"
 
 
+STANDS = {"pid": 7, "python": "/p", "modules": ["torch"], "since": 1.5, "until": 2, "runs": 0, "memory_bytes": 1}
+
+
 @pytest.fixture(scope="module")
 def plugin() -> Any:
     """The module, as Ansible's plugin loads it."""
@@ -175,12 +178,19 @@ def test_the_nodes_meet_at_an_address_that_all_reach(
         ("start", {"agent": {"stream_from": 10**400}, "directory": "/x", "work": "/x"}, "begins nowhere"),
         ("reach", {"tried": None}, "tried is 'None'"),
         ("runs", {}, "nodes is 'None'"),
+        ("standing", {}, "servers is 'None'"),
+        ("standing", {"servers": [7]}, "a server is '7'"),
+        ("standing", {"servers": [STANDS, STANDS | {"pid": "7"}]}, "a server is "),
+        ("standing", {"servers": [STANDS | {"until": float("nan")}]}, "a server is "),
+        ("standing", {"servers": [STANDS | {"modules": [None]}]}, "a server is "),
+        ("standing", {"servers": [STANDS | {"memory_bytes": "much"}]}, "a server is "),
     ],
 )
 def test_an_answer_that_no_agent_gives_is_a_problem(plugin: Any, step: str, answer: dict[str, Any], words: str) -> None:
     assert words in plugin.misfit(step, answer)["problem"]
     assert plugin.misfit(step, {"problem": "its own"}) is None
     assert plugin.misfit("preflight", GOOD) is None
+    assert plugin.misfit("standing", {"servers": [STANDS, STANDS | {"memory_bytes": None}]}) is None
 
 
 NODE = {

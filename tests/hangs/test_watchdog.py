@@ -21,8 +21,13 @@ WAITS = "ranks 0, 1, 2 wait in all_reduce (hang.py:23)"
 
 def hangs(distlaunch: Cli) -> list[dict[str, Any]]:
     """The `hang` events of the only run."""
-    (stream,) = distlaunch.runs.glob("*/nodes/0/stream")
-    lines = [line for line in stream.read_text().splitlines() if line.startswith('{"event":"hang"')]
+    return events(distlaunch, "hang", node=0)
+
+
+def events(distlaunch: Cli, name: str, *, node: int) -> list[dict[str, Any]]:
+    """What a node of the only run has said."""
+    (stream,) = distlaunch.runs.glob(f"*/nodes/{node}/stream")
+    lines = [line for line in stream.read_text().splitlines() if line.startswith(f'{{"event":"{name}"')]
     return [json.loads(line) for line in lines]
 
 
@@ -52,7 +57,7 @@ def test_a_run_ends_with_the_odd_rank_as_its_cause(distlaunch: Cli, hang: str, h
 def test_a_rank_in_a_dead_file_system_is_named(distlaunch: Cli, hang: str, dead_file: DeadFile) -> None:
     words = ("--on-hang", "end", "--detach", hang, dead_file.path)
     run = launch(distlaunch, *words).json["result"]["run"]
-    wait_until("the watchdog's report", lambda: hangs(distlaunch), limit_s=120)
+    wait_until("the end of rank 2", lambda: events(distlaunch, "worker_exited", node=1), limit_s=120)
     dead_file.end()  # no signal ends its wait
 
     distlaunch("wait", run)

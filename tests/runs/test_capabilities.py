@@ -12,6 +12,7 @@ CAPABILITIES = {
     "can_adopt": "adopt",
     "can_list": "found",
     "can_survey": "hosts",
+    "can_keep": "standing",
     "has_terminals": "open_terminal",
     "has_outputs": "open_outputs",
 }

@@ -67,13 +67,14 @@ def converse(request: Request) -> Optional[Callable[[], None]]:
     # Imported here, as most calls need few of them.
     from ..forkserver import forks
     from ..lease.lock_files import LeaseError
-    from . import leases, preflight, run, user_files
+    from . import leases, preflight, run, user_files, warm
 
     calls = {
         "preflight": preflight.preflight,
         "lease": leases.lease,
         "look": leases.look,
         "survey": leases.survey,
+        "standing": warm.standing,
         "files": user_files.unpack,
         "environment": _environment,
         "start": run.start,

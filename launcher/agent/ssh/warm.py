@@ -1,4 +1,4 @@
-"""A node's agent on this host that is forked from a fork server which an earlier run has left standing (`--warm`)."""
+"""Fork servers that earlier runs have left standing on this host (`--warm`): an agent forked from one, and a list."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from typing import Any, Dict, Optional
 
 from ..system import processes, trust
-from ..warm import asking
+from ..warm import asking, records
 from . import begin, preflight
 from .leases import HOLDER
 
@@ -41,6 +41,11 @@ def start(request: Request, own: str, spec: str, about: Request) -> Optional[Req
         return None
     HOLDER.close()  # the agent has it
     return identity
+
+
+def standing(request: Request) -> Request:
+    """What runs of this user have left standing on this host; `end`: ends all of it."""
+    return {"servers": records.listed(end_all=bool(request.get("end")))}
 
 
 def _asked(request: Request, own: str, spec: str, job: Request) -> Any:

@@ -108,6 +108,17 @@ def found() -> List[Standing]:
     return sorted(standing, key=lambda each: -each.since)
 
 
+def listed(*, end_all: bool = False) -> List[Json]:
+    """All servers that stand, as commands show them; `end_all`: those that stood until now."""
+    shown = [({**each._asdict(), "memory_bytes": _memory(each.pid)}, each) for each in found()]
+    hidden = ("start_ticks", "agent", "key")
+    return [
+        {name: value for name, value in about.items() if name not in hidden}
+        for about, each in shown
+        if not end_all or end(each)
+    ]
+
+
 def end(standing: Standing) -> bool:
     """End a server, and wait until it has; whether it stood until now. Runs that have used it are not affected.
 
@@ -131,6 +142,13 @@ def forget(where: str, pid: int, ticks: int) -> None:
     for path in (socket_of(where, pid, ticks), _record(where, pid, ticks)):
         with contextlib.suppress(OSError):
             os.unlink(path)
+
+
+def _memory(pid: int) -> Optional[int]:
+    """The memory that the process shares with no other one, and its part of what it does."""
+    with contextlib.suppress(OSError, ValueError, StopIteration), open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+        return 1024 * int(next(line.split()[1] for line in file if line.startswith(b"Pss:")))
+    return None
 
 
 def _record(where: str, pid: int, ticks: int) -> str:

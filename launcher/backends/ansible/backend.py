@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from launcher.payload.snapshot import Snapshot
     from launcher.results.cluster import SurveyedHost
     from launcher.results.run import ClusterRun
+    from launcher.results.warm import WarmServer
     from launcher.runs.liveness import NodeState
     from launcher.runs.outcome import Outcome
     from launcher.spec import JobSpec
@@ -58,6 +59,7 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
     can_adopt: ClassVar[bool] = True
     can_list: ClassVar[bool] = True
     can_survey: ClassVar[bool] = True
+    can_keep: ClassVar[bool] = True
     has_outlook: ClassVar[bool] = True
     has_terminals: ClassVar[bool] = True
     has_outputs: ClassVar[bool] = True
@@ -145,16 +147,19 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
         """Running runs of all users, by the hosts' leases and by the run directories that we can read."""
         from launcher.backends.ansible import survey  # few commands need it
 
-        _, asked = self._ask("survey.yml", {"distlaunch_do": "list"})
-        for host, problem in asked.problems.items():
-            output.warn(f"{host}: {problem['message']}")
-        return survey.runs(asked)
+        return survey.runs(self._ask("survey.yml", {"distlaunch_do": "list"})[1])
 
     def hosts(self) -> list[SurveyedHost]:
         """Ask all hosts of the inventory."""
         from launcher.backends.ansible import survey
 
         return survey.surveyed(*self._ask("survey.yml", {"distlaunch_do": "survey"}))
+
+    def standing(self, *, end: bool) -> list[WarmServer]:
+        """Ask all hosts of the inventory."""
+        from launcher.backends.ansible import survey
+
+        return survey.standing(*self._ask("standing.yml", {"distlaunch_force": end}), end=end)
 
     def outlook(self, spec: JobSpec, gpus: int | None) -> Outlook:
         """Ask all hosts of the inventory for their leases and GPUs."""

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.agent.system import users
+from launcher.backends import _warm
 from launcher.backends._outlook import Outlook, by_free, capacity, free_gpus
 from launcher.backends.ansible.adoption import misfit
 from launcher.backends.ansible.start import clean
+from launcher.errors import BackendUnavailableError, CommandError
 from launcher.runs import directories
-from launcher.system import numbers
+from launcher.system import amounts, numbers
+from launcher.system.hosts import lines as hosts_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from launcher.backends.ansible.playbook import Playbook
     from launcher.results.cluster import Lease, SurveyedHost
     from launcher.results.run import ClusterRun
+    from launcher.results.warm import WarmServer
     from launcher.spec import JobSpec
 
 
@@ -93,8 +97,33 @@ def _fits(host: SurveyedHost, workers: int | None) -> bool:
     return free_gpus(host) >= (len(host["gpus"]) if workers is None else min(workers, len(host["gpus"])))
 
 
+def standing(hosts: Sequence[Host], asked: Playbook, *, end: bool) -> list[WarmServer]:
+    """What runs have left standing on the hosts, the newest first; `end`: and was ended.
+
+    Warns about hosts that have not answered. Raises `BackendUnavailableError` if none has, and `CommandError` if what
+    stands on some of them was to be ended.
+    """
+    found = [
+        _warm.server(host.name, each)
+        for host in hosts
+        for each in asked.answers.get("standing", {}).get(host.name, {}).get("servers", ())
+    ]
+    problems = {host: clean(problem["message"]) for host, problem in asked.problems.items()}
+    if problems:
+        said = "; ".join(hosts_lines(problems))
+        if len(problems) == len(hosts):
+            raise BackendUnavailableError(f"no host has answered: {said}")
+        if end:
+            message = f"{amounts.counted(len(found), 'server')} ended, but not all hosts have answered: {said}"
+            raise CommandError(message, hint="what stands there ends by itself after its time", in_part=True)
+        output.warn(f"not all hosts have answered: {said}")
+    return sorted(found, key=lambda each: -each["since"])
+
+
 def runs(asked: Playbook) -> list[ClusterRun]:
     """All running runs: of leases by any user, and those in directories that we can read, with their commands."""
+    for host, problem in asked.problems.items():
+        output.warn(f"{host}: {problem['message']}")
     found: dict[str, ClusterRun] = {}
     for host, lease in _leases(asked):
         run = found.setdefault(str(lease["run"]), _new(str(lease["run"]), lease["user"], lease["since"] or 0.0))

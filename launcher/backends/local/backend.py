@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from launcher.backends._outputs import SharedOutputs
     from launcher.results.cluster import SurveyedHost
     from launcher.results.run import ClusterRun
+    from launcher.results.warm import WarmServer
     from launcher.runs.records import Run
     from launcher.spec import JobSpec
     from launcher.system.pipes import Bridge
@@ -50,6 +51,7 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
     can_adopt: ClassVar[bool] = True
     can_list: ClassVar[bool] = True
     can_survey: ClassVar[bool] = True
+    can_keep: ClassVar[bool] = True
     has_outlook: ClassVar[bool] = True
     has_terminals: ClassVar[bool] = True
     has_outputs: ClassVar[bool] = True
@@ -136,6 +138,12 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
         from launcher.backends.local import here
 
         return [here.surveyed()]
+
+    def standing(self, *, end: bool) -> list[WarmServer]:
+        """What stands on this machine."""
+        from launcher.backends import _warm
+
+        return _warm.here(end=end)
 
     def adopt(self, text: str, runs_root: Path) -> Run:
         """Find the run by its agents; its directory stays where it is."""

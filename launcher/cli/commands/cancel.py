@@ -29,7 +29,7 @@ def cancel(  # noqa: PLR0917 - one parameter for each option
     force: Annotated[bool, flag("--force", help="Send SIGKILL at once, without the grace time.")] = False,
     wait: Annotated[bool, flag("--wait/--no-wait", help="Wait until the run has ended.")] = True,
     warm: Annotated[
-        bool, flag("--warm", help="End what runs with --warm have left standing on this machine, not a run.")
+        bool, flag("--warm", help="End what runs with --warm have left standing here, or --on a cluster, not a run.")
     ] = False,
     on: OnOption = None,
     fmt: OutputOption = None,
@@ -40,7 +40,7 @@ def cancel(  # noqa: PLR0917 - one parameter for each option
     $ distlaunch cancel --force train-20250101-120000-abcd
     """
     if warm or run is None:
-        _end_standing(run, warm=warm)
+        _end_standing(run, on, warm=warm)
         return
     found = finding.find(observe.directory(fmt), run, on)
     with live_line.waiting(f"waiting for {found.id} to end"):
@@ -50,7 +50,7 @@ def cancel(  # noqa: PLR0917 - one parameter for each option
         output.result(data, said)
 
 
-def _end_standing(run: str | None, *, warm: bool) -> None:
+def _end_standing(run: str | None, on: str | None, *, warm: bool) -> None:
     """End the fork servers that wait for the next run."""
     if not warm:
         raise RequestError("no run given", hint="distlaunch cancel RUN, or --warm for what runs have left standing")
@@ -58,6 +58,8 @@ def _end_standing(run: str | None, *, warm: bool) -> None:
         raise RequestError(f"{run} and --warm exclude each other", hint="cancel them one after the other")
     from launcher.service import warm as standing  # few commands end them
 
-    data: WarmEnded = {"ended": standing.end()}
+    where = f"on {on}" if on else "here"
+    with live_line.waiting(f"ending what stands {where}"):
+        data: WarmEnded = {"ended": standing.end(on)}
     count = len(data["ended"])
-    output.result(data, f"ended {amounts.counted(count, 'server')}" if count else "nothing was left standing here")
+    output.result(data, f"ended {amounts.counted(count, 'server')}" if count else f"nothing was left standing {where}")

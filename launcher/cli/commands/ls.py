@@ -36,7 +36,7 @@ def ls(  # noqa: PLR0917 - one parameter for each option
     ] = None,
     usage: Annotated[bool, flag("--usage", help="Show what each run has used: time, GPUs, CPUs, memory.")] = False,
     warm: Annotated[
-        bool, flag("--warm", help="List what runs with --warm have left standing on this machine, not runs.")
+        bool, flag("--warm", help="List what runs with --warm have left standing here, or --on a cluster, not runs.")
     ] = False,
     fmt: OutputOption = None,
 ) -> None:
@@ -46,7 +46,7 @@ def ls(  # noqa: PLR0917 - one parameter for each option
     $ distlaunch ls --on juno
     """
     if warm:
-        _standing()
+        _standing(on)
         return
     directory = observe.directory(fmt)
     selection = Selection.parse(state, since, name)
@@ -79,14 +79,15 @@ def ls(  # noqa: PLR0917 - one parameter for each option
     output.result(data, *text.splitlines())
 
 
-def _standing() -> None:
+def _standing(on: str | None) -> None:
     """List the fork servers that wait for the next run."""
-    from launcher.console import warm_text  # few lists have it
+    from launcher.console import live_line, warm_text  # few lists have it
     from launcher.service import warm
 
-    data: WarmServers = {"warm": warm.standing()}
+    with live_line.waiting(f"asking {on or 'this machine'} for what stands"):
+        data: WarmServers = {"warm": warm.standing(on)}
     if not data["warm"]:
-        output.note("nothing is left standing here")
+        output.note(f"nothing is left standing {f'on {on}' if on else 'here'}")
     output.result(data, *warm_text.lines(data["warm"]))
 
 

@@ -2,7 +2,7 @@
 
 `do`: `look` (preflight only), `start` (preflight, files, node 0, all others), `runs` (the nodes of a run, or a signal
 to them), `find` (the nodes of runs by a prefix of their ids, with everything needed to follow them), `survey` (load,
-GPUs and leases), `list` (leases, and all running nodes).
+GPUs and leases), `list` (leases, and all running nodes), `standing` (what runs have left standing, or its end).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         self._args = args = {**variables, **self._task.args}
         _end_with_parent()
         result.update(changed=False, answers={}, problems={}, notes=[])
-        if self._task.check_mode and args["do"] in ("start", "runs"):
+        if self._task.check_mode and (args["do"] in ("start", "runs") or _ends(args)):
             return {**result, "skipped": True}
         _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
@@ -77,12 +77,14 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         with Asking(hosts, result, args.get("report") or "", float(args["timeout_s"])) as self._asking:
             found = self._look(hosts)
             if args["do"] in ("survey", "list"):
-                self._survey(found)
+                self._survey(found, {"call": "survey"})
+            elif args["do"] == "standing":
+                self._survey(found, {"call": "standing", "end": _ends(args)})
             if args["do"] in ("runs", "find", "list"):
                 self._runs(found)
             elif args["do"] == "start":
                 self._start(found, secrets)
-            elif args["do"] != "survey":
+            elif args["do"] == "look":
                 self._choose(found)
         if args["do"] in ("look", "start") and result["problems"] and not _good_enough(result):
             said = "; ".join(f"{host}: {problem['message']}" for host, problem in result["problems"].items())
@@ -102,7 +104,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def _look(self, hosts: list[str]) -> dict[str, Answer]:
         """Every host's facts; for hosts that do not answer, the reason."""
         request = {name: self._args[name] for name in ("dir", "run", "digest", "cwd", "contract")}
-        if self._args["do"] in ("find", "survey", "list"):
+        if self._args["do"] in ("find", "survey", "list", "standing"):
             request["run"] = ""
         request.update(call="preflight", starts=self._args["do"] == "start", agent=self._archive.name)
         request.update(rule=self._archive.rule_text(), trusted=self._trusted)
@@ -144,12 +146,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         self._asking.report(problems=problems, notes=notes, choice=choice or {})
         return choice
 
-    def _survey(self, found: Mapping[str, Answer]) -> None:
-        """Ask each host for its load, its GPUs and its leases."""
-        request = {"call": "survey"}
+    def _survey(self, found: Mapping[str, Answer], request: Answer) -> None:
+        """Ask each host for its load, its GPUs and its leases, or for what stands there."""
         good = [host for host, facts in found.items() if not facts.get("problem")]
         self._asking.failed({host: facts for host, facts in found.items() if host not in good})
-        self._asking.failed(self._asking.each("survey", good, lambda host: self._asking.ask(host, request)))
+        answers = self._asking.each(request["call"], good, lambda host: self._asking.ask(host, request))
+        self._asking.failed(answers)
 
     def _runs(self, found: Mapping[str, Answer]) -> None:
         """Ask each host for the run's nodes, and have it signal them."""
@@ -166,6 +168,11 @@ def _good_enough(result: Mapping[str, Any]) -> bool:
     """Whether all chosen hosts could take part, as those with problems were left out."""
     choice = result.get("choice") or {}
     return bool(choice) and not result["problems"].keys() & choice["ranks"].keys()
+
+
+def _ends(args: Mapping[str, Any]) -> bool:
+    """Whether what stands is to be ended."""
+    return args["do"] == "standing" and bool(args["force"])
 
 
 def _secrets(args: Mapping[str, Any]) -> dict[str, str]:

@@ -28,6 +28,11 @@ _KINDS = {"refused": "settings", "busy": "busy", "lease": "lease", "setup": "set
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _DIRECTORY = re.compile(r"/[^\x00-\x1f\x7f]{0,4095}")
+_SERVER: dict[str, type | tuple[type, ...]] = {
+    "pid": int, "python": str, "modules": list, "since": (int, float), "until": (int, float), "runs": int,
+}  # fmt: skip
+"""The fields of what stands on a host."""
+
 _FILES = ("stream", "stderr", "last_words")
 
 _OF_LEASES = ("lease", "look", "survey")
@@ -55,6 +60,7 @@ _SHAPES: dict[str, dict[str, type | tuple[type, ...]]] = {
     "lease": {"leased": (dict, type(None)), "held": list, "ahead": list},
     "look": {"free": bool, "held": list, "ahead": list},
     "survey": {"held": list, "ahead": list, "load": (int, float), "cpus": int, "gpus": list},
+    "standing": {"servers": list},
     "environment": {"sees": bool},
     "start": {"agent": dict, "directory": str, "work": str},
     "reach": {"tried": dict},
@@ -90,6 +96,8 @@ def _wrong(step: str, answer: Facts, asked: Facts) -> str:
         ]
     if step == "survey":
         wrong += [f"a GPU is {str(gpu)[:40]!r}" for gpu in answer["gpus"] if not _is_gpu(gpu)]
+    if step == "standing":
+        wrong += [f"a server is {str(each)[:40]!r}" for each in answer["servers"] if not _is_server(each)]
     nodes = answer["nodes"] if step == "runs" else []
     return next(filter(None, (*wrong, *(_wrong_node(node, asked) for node in nodes))), "")
 
@@ -109,6 +117,14 @@ def _is_note(note: Any) -> bool:
     numbers = note.get("gpus") or []
     right = isinstance(numbers, list) and all(_fits(number, int) and 0 <= number < _GPUS for number in numbers)
     return right and _fits(note.get("used_mib", 0), int)
+
+
+def _is_server(each: Any) -> bool:
+    """Whether it describes a fork server that stands."""
+    if not isinstance(each, dict) or not all(_fits(each.get(name), kind) for name, kind in _SERVER.items()):
+        return False
+    memory = each.get("memory_bytes")
+    return all(isinstance(name, str) for name in each["modules"]) and (memory is None or _fits(memory, int))
 
 
 def _wrong_node(node: Any, asked: Facts) -> str:
