@@ -29,5 +29,6 @@ def _asked(on: str | None, *, end: bool) -> list[WarmServer]:
     backend = cluster.of(on)
     if not backend.can_keep:
         hint = "--warm works with local and over SSH"
-        raise BackendUnavailableError(f"nothing stays after a run on {on} ({backend.name})", hint=hint)
+        where = on if on == backend.name else f"{on} ({backend.name})"
+        raise BackendUnavailableError(f"nothing stays after a run on {where}", hint=hint)
     return backend.standing(end=end)

@@ -76,10 +76,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         secrets = _secrets(args) if args["do"] == "start" else {}
         with Asking(hosts, result, args.get("report") or "", float(args["timeout_s"])) as self._asking:
             found = self._look(hosts)
-            if args["do"] in ("survey", "list"):
-                self._survey(found, {"call": "survey"})
-            elif args["do"] == "standing":
-                self._survey(found, {"call": "standing", "end": _ends(args)})
+            if args["do"] in ("survey", "list", "standing"):
+                self._survey(found)
             if args["do"] in ("runs", "find", "list"):
                 self._runs(found)
             elif args["do"] == "start":
@@ -146,8 +144,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         self._asking.report(problems=problems, notes=notes, choice=choice or {})
         return choice
 
-    def _survey(self, found: Mapping[str, Answer], request: Answer) -> None:
+    def _survey(self, found: Mapping[str, Answer]) -> None:
         """Ask each host for its load, its GPUs and its leases, or for what stands there."""
+        stands = self._args["do"] == "standing"
+        request: Answer = {"call": "standing", "end": _ends(self._args)} if stands else {"call": "survey"}
         good = [host for host, facts in found.items() if not facts.get("problem")]
         self._asking.failed({host: facts for host, facts in found.items() if host not in good})
         answers = self._asking.each(request["call"], good, lambda host: self._asking.ask(host, request))
