@@ -111,6 +111,7 @@ def test_runs_are_listed_by_name_and_time(here: Path) -> None:
         distlaunch.runs(since="yesterday")
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it may come before a file's `with`
 def test_ctrl_c_ends_the_waiting_and_not_the_run(here: Path) -> None:
     run = waiting()
     before = signal.signal(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -11,7 +12,7 @@ import pytest
 
 from launcher.agent.protocol import STDOUT
 from launcher.agent.terminal.screen import Screen
-from tests.agent.harness import Runner
+from tests.agent.harness import Runner, all_exited
 from tests.terminal.client import Client
 
 if TYPE_CHECKING:
@@ -145,6 +146,23 @@ def test_a_line_end_that_is_read_in_two_pieces_is_shown_in_one() -> None:
     os.close(workers)
     os.close(ours)
     shown.show.assert_called_once_with(b"one\r\ntwo\r")
+
+
+def test_a_client_that_connects_while_the_worker_exits_is_no_failure(runner: Runner, client_of: Attach) -> None:
+    text = "import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.01)\n"
+    run = runner.start(text, request={"terminal": LENT})
+    run.until(lambda: run.of("terminal_opened") and run.of("worker_started"))
+    [worker] = run.worker_pids()
+    os.kill(run.agent_pid(), signal.SIGSTOP)  # it hears of both events at once
+    try:
+        (runner.directory / "go").touch()
+        assert all_exited(worker)
+        client = client_of(run)
+    finally:
+        os.kill(run.agent_pid(), signal.SIGCONT)
+    client.until_end()
+    run.wait()
+    assert run.result() == "success", run.agent_stderr()
 
 
 def test_with_several_workers_one_shows_its_output_on_a_terminal_and_none_reads(runner: Runner) -> None:

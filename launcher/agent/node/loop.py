@@ -41,11 +41,17 @@ class Loop:
         self.selector.unregister(fd)
 
     def turn(self, patience_s: float) -> float:
-        """Wait, then call the handlers of all ready descriptors; returns the monotonic time when the wait ended."""
+        """Wait, then call the handlers of all ready descriptors; returns the monotonic time when the wait ended.
+
+        A handler may close descriptors that are ready as well: what has no handler any more, or a new one, is left out.
+        """
         ready = self.selector.select(patience_s)
         looked = time.monotonic()
+        handled = self.selector.get_map()
         for key, _ in ready:
-            key.data()
+            now = handled.get(key.fd)
+            if now is not None and now.data == key.data:
+                key.data()
         return looked
 
     def use_spare_files(self) -> None:
