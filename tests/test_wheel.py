@@ -141,7 +141,7 @@ def test_the_agent_archive_is_the_same_for_the_same_sources() -> None:
         assert found == {name for name in whole.namelist() if name.endswith(".py")} - {"__main__.py"}
 
 
-def test_the_kept_agent_archive_is_packed_anew_when_a_source_has_changed(
+def test_the_kept_agent_archive_is_packed_anew_when_a_source_has_changed_or_it_is_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from launcher.payload import agent_archive
@@ -169,9 +169,18 @@ def test_the_kept_agent_archive_is_packed_anew_when_a_source_has_changed(
             source.write_text(text)
         forget()
         found.append(agent_archive.packed())
-    forget()
     assert found == [b"one = 1\n", b"one = 1\n", b"one = 2\n"]
     assert len(packed) == 2
+
+    kept = tmp_path / "kept"
+    whole = kept.read_bytes()
+    for damaged in (whole[:-3], whole[:-3] + b"x" + whole[-2:], whole + b"more"):
+        kept.write_bytes(damaged)
+        forget()
+        assert agent_archive.packed() == b"one = 2\n"
+        assert kept.read_bytes() == whole
+    forget()
+    assert len(packed) == 5
 
 
 def places(source: bytes) -> list[tuple[str, int]]:

@@ -13,6 +13,7 @@ from launcher.agent.system import files
 from launcher.payload import kept_agent
 
 _ROOT = os.path.dirname(launcher.__file__)
+_CHECKSUM_BYTES = 8
 _PACKING = os.path.join(os.path.dirname(__file__), "agent_packing.py")
 
 
@@ -20,7 +21,8 @@ _PACKING = os.path.join(os.path.dirname(__file__), "agent_packing.py")
 def packed() -> bytes:
     """The agent as a zipapp, with the same bytes for the same sources and Python.
 
-    It is kept beside Python's own bytecode, and like that it is packed anew when a source has changed.
+    It is kept beside Python's own bytecode, and like that it is packed anew when a source has changed, or if it is
+    damaged.
     """
     found = kept()
     if found is not None:
@@ -31,7 +33,7 @@ def packed() -> bytes:
     if not sys.dont_write_bytecode:
         with suppress(OSError):  # as Python does without its own bytecode
             os.makedirs(os.path.dirname(kept_agent()), exist_ok=True)
-            files.write_whole(kept_agent(), _signature() + made, sync=False)
+            files.write_whole(kept_agent(), _signature() + _checksum(made) + made, sync=False)
     return made
 
 
@@ -41,8 +43,13 @@ def kept() -> bytes | None:
     signature = _signature()
     with suppress(OSError), open(kept_agent(), "rb") as file:
         if file.read(len(signature)) == signature:
-            return file.read()
+            checksum, made = file.read(_CHECKSUM_BYTES), file.read()
+            return made if checksum == _checksum(made) else None
     return None
+
+
+def _checksum(made: bytes) -> bytes:
+    return b"%0*x" % (_CHECKSUM_BYTES, zlib.crc32(made))
 
 
 def _signature() -> bytes:

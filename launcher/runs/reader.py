@@ -57,7 +57,8 @@ class StreamReader:
     def __init__(self, wanted: Wanted | None = None, node: Source | None = None) -> None:
         """`wanted` None: all ranks. `node`: the stream's node; lines of other nodes are foreign. None: any node."""
         self._wanted = wanted
-        self._rest, self._missing = b"", 1
+        self._rest: bytes | memoryview = b""
+        self._missing = 1
         """What is kept of the bytes so far, until at least so many more have come and a line ends."""
 
         self._node = None if node is None else b"" if node == JOB_OUTPUT else b"%d" % node
@@ -73,21 +74,21 @@ class StreamReader:
         `more`: this is called again at once, even with no bytes, so lines that are cut off may wait for the others.
         """
         rest, first = self._rest, data.find(b"\n", self._missing - 1) + 1 if self._rest else 0
-        more = more and self._missing == 1  # lines wait once
         if rest and not first:
-            rest, data = b"", rest + data
+            more = more and self._missing == 1  # lines wait once
+            rest, data = b"", b"".join((rest, data))
         end = data.rfind(b"\n") + 1
         self._rest, self._missing = data[end:], 1
         if len(self._rest) > MAX_PENDING_BYTES:
             # No agent writes lines this long; bound the memory that they take.
             data, end, self._rest = data + b"\n", len(data) + 1, b""
-        begun = rest + data[:first] if rest else b""  # the other lines are not copied
+        begun = b"".join((rest, memoryview(data)[:first])) if rest else b""  # the other lines are not copied
         return chain(self._records(begun, 0, len(begun)), self._records(data, first, end, more=more))
 
     def close(self) -> Iterator[Record]:
         """Records of a last line that was cut off."""
-        rest, self._rest = self._rest, b""
-        return map(_plain, self._records(rest + b"\n", 0, len(rest) + 1)) if rest else iter(())
+        rest, self._rest = b"".join((self._rest, b"\n")), b""
+        return map(_plain, self._records(rest, 0, len(rest))) if len(rest) > 1 else iter(())
 
     def _records(self, data: bytes, position: int, end: int, *, more: bool = False) -> Iterator[Record | MarkedLines]:
         """The records of the whole lines in `data[position:end]`."""
@@ -121,7 +122,7 @@ class StreamReader:
         missing = frame.end() + int(frame[1]) + len(frame[0]) - len(data)
         if not 0 < missing < MAX_PENDING_BYTES:
             return False
-        self._rest, self._missing = data[frame.start() :], missing
+        self._rest, self._missing = memoryview(data)[frame.start() :], missing
         return True
 
     def _skipped(self, data: bytes, position: int, end: int, mark: re.Match[bytes]) -> int:

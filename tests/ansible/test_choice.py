@@ -179,18 +179,19 @@ def test_the_nodes_meet_at_an_address_that_all_reach(
         ("reach", {"tried": None}, "tried is 'None'"),
         ("runs", {}, "nodes is 'None'"),
         ("standing", {}, "servers is 'None'"),
-        ("standing", {"servers": [7]}, "a server is '7'"),
-        ("standing", {"servers": [STANDS, STANDS | {"pid": "7"}]}, "a server is "),
-        ("standing", {"servers": [STANDS | {"until": float("nan")}]}, "a server is "),
-        ("standing", {"servers": [STANDS | {"modules": [None]}]}, "a server is "),
-        ("standing", {"servers": [STANDS | {"memory_bytes": "much"}]}, "a server is "),
+        ("standing", {"servers": [], "place": ["here"]}, "place is "),
+        ("standing", {"servers": [7], "place": "here"}, "a server is '7'"),
+        ("standing", {"servers": [STANDS, STANDS | {"pid": "7"}], "place": "here"}, "a server is "),
+        ("standing", {"servers": [STANDS | {"until": float("nan")}], "place": "here"}, "a server is "),
+        ("standing", {"servers": [STANDS | {"modules": [None]}], "place": "here"}, "a server is "),
+        ("standing", {"servers": [STANDS | {"memory_bytes": "much"}], "place": "here"}, "a server is "),
     ],
 )
 def test_an_answer_that_no_agent_gives_is_a_problem(plugin: Any, step: str, answer: dict[str, Any], words: str) -> None:
     assert words in plugin.misfit(step, answer)["problem"]
     assert plugin.misfit(step, {"problem": "its own"}) is None
     assert plugin.misfit("preflight", GOOD) is None
-    assert plugin.misfit("standing", {"servers": [STANDS, STANDS | {"memory_bytes": None}]}) is None
+    assert plugin.misfit("standing", {"servers": [STANDS | {"memory_bytes": None}], "place": "here"}) is None
 
 
 NODE = {

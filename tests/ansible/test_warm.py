@@ -59,7 +59,7 @@ def test_hosts_keep_what_they_have_imported_for_the_next_run(rack: Rack) -> None
 def test_what_stands_on_the_hosts_of_a_cluster_is_listed_and_ended_from_here(
     rack: Rack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named = {"gpu1": "ansible_host=n1", "gone": "ansible_host=n2 ansible_port=1"}
+    named = {"gpu1": "ansible_host=n1", "again": "ansible_host=n1", "gone": "ansible_host=n2 ansible_port=1"}
     both = rack.inventory("".join(f"{name} {how}\n" for name, how in named.items()))
     settings = rack.cli.directory / ".config/distlaunch/config.toml"
 
@@ -83,6 +83,8 @@ def test_what_stands_on_the_hosts_of_a_cluster_is_listed_and_ended_from_here(
         assert server["memory_bytes"] > 50_000_000
         shown = rack.shell("ls", "--warm", "--on", "lab").stdout
         assert f"gpu1  {pid}" in shown, shown
+        cluster("gpu1:again")
+        assert len([each for each in asked("ls") if each["pid"] == pid]) == 1, "two names of one host"
         monkeypatch.setenv("HOME", str(rack.cli.directory))
         monkeypatch.setenv("XDG_CONFIG_HOME", str(settings.parent.parent))
         assert pid in [each["pid"] for each in distlaunch.warm_servers("lab")]
@@ -100,6 +102,7 @@ def test_what_stands_on_the_hosts_of_a_cluster_is_listed_and_ended_from_here(
 
         cluster("all")
         done = rack.shell("cancel", "--warm", "--on", "lab")
+        assert "1 server ended" in done.stderr, done
         assert (done.exit_code, "but not all hosts have answered: gone: " in done.stderr) == (4, True), done
         assert processes.start_ticks(pid) is None, done
         cluster("gpu1")

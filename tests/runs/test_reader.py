@@ -143,6 +143,17 @@ def test_a_block_that_is_cut_off_waits_for_its_rest_if_that_comes_at_once_and_no
     assert contents(list(reader.close()), None) == contents([*decoder.feed(half), *decoder.close()], None)
 
 
+def test_each_block_is_one_record_wherever_the_reads_end() -> None:
+    """As long as they follow one another: no line is searched for the next one then."""
+    lines = LineTagger(1, 2, "stdout").feed(b"%d\n" * 9000 % tuple(range(9000)))
+    data = b"".join(block(lines, number, 0) for number in range(8))
+    for size in (len(lines) + 50_000, len(lines) * 2 + 7):
+        reader = StreamReader(None, 1)
+        reads = [data[at : at + size] for at in range(0, len(data), size)]
+        found = [record for read in reads for record in reader.feed_marked(read, more=True)]
+        assert found == [MarkedLines(1, 2, lines)] * 8
+
+
 def test_lines_that_wait_for_a_slow_terminal_keep_little_more_than_themselves() -> None:
     """Of all that was read, one rank's may be wanted."""
     taggers = [LineTagger(1, rank, "stdout") for rank in range(2)]

@@ -44,8 +44,9 @@ def start(request: Request, own: str, spec: str, about: Request) -> Optional[Req
 
 
 def standing(request: Request) -> Request:
-    """What runs of this user have left standing on this host; `end`: ends all of it."""
-    return {"servers": records.listed(end_all=bool(request.get("end")))}
+    """What runs of this user have left standing on this host; `end`: ends all of it. `place`: where pids are unique."""
+    place = f"{preflight.boot_id()} {os.stat('/proc/self/ns/pid').st_ino}"
+    return {"servers": records.listed(end_all=bool(request.get("end"))), "place": place}
 
 
 def _asked(request: Request, own: str, spec: str, job: Request) -> Any:

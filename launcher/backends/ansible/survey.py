@@ -100,14 +100,16 @@ def _fits(host: SurveyedHost, workers: int | None) -> bool:
 def standing(hosts: Sequence[Host], asked: Playbook, *, end: bool) -> list[WarmServer]:
     """What runs have left standing on the hosts, the newest first; `end`: and was ended.
 
+    Of a host with several names in the inventory, under one of them.
     Warns about hosts that have not answered. Raises `BackendUnavailableError` if none has, and `CommandError` if what
     stands on some of them was to be ended.
     """
-    found = [
-        _warm.server(host.name, each)
-        for host in hosts
-        for each in asked.answers.get("standing", {}).get(host.name, {}).get("servers", ())
-    ]
+    told: dict[tuple[str, int, float], WarmServer] = {}
+    for host in hosts:
+        answer = asked.answers.get("standing", {}).get(host.name, {})
+        for each in answer.get("servers", ()):
+            told.setdefault((answer["place"], each["pid"], each["since"]), _warm.server(host.name, each))
+    found = list(told.values())
     problems = {host: clean(problem["message"]) for host, problem in asked.problems.items()}
     if problems:
         said = "; ".join(hosts_lines(problems))

@@ -60,7 +60,7 @@ _SHAPES: dict[str, dict[str, type | tuple[type, ...]]] = {
     "lease": {"leased": (dict, type(None)), "held": list, "ahead": list},
     "look": {"free": bool, "held": list, "ahead": list},
     "survey": {"held": list, "ahead": list, "load": (int, float), "cpus": int, "gpus": list},
-    "standing": {"servers": list},
+    "standing": {"servers": list, "place": str},
     "environment": {"sees": bool},
     "start": {"agent": dict, "directory": str, "work": str},
     "reach": {"tried": dict},
