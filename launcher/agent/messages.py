@@ -277,6 +277,9 @@ class AgentToGroup(hang_messages.AgentToGroup, total=False):
     waited: Dict[str, List[int]]
     """With `cause`: the ranks that waited in a collective, by the keys of `cause.WAITED`."""
 
+    stopping: bool
+    """With `cause`: whether nothing has failed, as the agent has stopped the workers; `stop` was sent before."""
+
     stop: str
     deadline: float
     signal: int

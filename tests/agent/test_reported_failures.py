@@ -38,6 +38,7 @@ def test_a_question_about_a_worker_that_is_not_yet_known_to_run_is_answered() ->
     parts: Any = {name: MagicMock() for name in names}
     parts["workers"].round = 0
     parts["outcome"].hang, parts["outcome"].final = None, False
+    parts["stopping"].stops.reason = None
     parts["outcome"].analysis.of_workers.return_value = []
     parts["outcome"].analysis.of_node.return_value = {"class": "node"}
     children: Any = SimpleNamespace(channel=server, group=group, stderr=stderr, said=lambda: None)
@@ -57,7 +58,8 @@ def test_a_question_about_a_worker_that_is_not_yet_known_to_run_is_answered() ->
         while group_end.ready():
             told.append(group_end.receive()[0])
 
-    assert told == [{"cause": {"class": "node"}, "waited": {kind: [] for kind in cause.WAITED}, "final": False}]
+    about = {"waited": {kind: [] for kind in cause.WAITED}, "final": False, "stopping": False}
+    assert told == [{"cause": {"class": "node"}, **about}]
     for channel in (server, server_end, group, group_end):
         channel.close()
     loop.selector.close()
@@ -101,6 +103,44 @@ def run(thread, really=threading.Thread.run):
     really(thread)
 threading.Thread.run = run
 """
+
+
+HEARS_LATE = """
+import os, threading, time
+def run(thread, really=threading.Thread.run):
+    if thread.name == "agent" and os.environ.get("TEST_HEARS_LATE"):
+        channel = thread._target.__self__._channel
+        def receive(usual=channel.receive):
+            message, fds = usual()
+            if message and "stop" in message:
+                time.sleep(1)
+            return message, fds
+        channel.receive = receive
+    really(thread)
+threading.Thread.run = run
+"""
+
+
+@pytest.mark.parametrize("group_gets_it", [False, True])
+def test_workers_that_a_stop_has_ended_have_not_failed_if_that_is_known_before_the_stop(
+    agents: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group_gets_it: bool
+) -> None:
+    """The process of the worker group hears of their end on another channel. `group_gets_it`: workers do as well."""
+    (tmp_path / "sitecustomize.py").write_text(HEARS_LATE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("TEST_HEARS_LATE", "1")
+    means = {"sigterm_means": "preempted", "replaces_lost": True, "signals_reach_workers": group_gets_it}
+    run = agents.start("import signal\nsignal.pause()\n", nodes="2", request=means)
+    run.until(lambda: len(run.worker_pids()) == 2)
+
+    os.kill(run.agent_pid(1), signal.SIGTERM)
+    if group_gets_it:
+        [worker] = [fields["pid"] for node, name, fields in run.events if name == "worker_started" and node == 1]
+        os.kill(worker, signal.SIGTERM)
+    run.wait()
+
+    assert run.result() == "preempted", run.of("done")
+    assert not run.of("failure")
 
 
 @pytest.mark.parametrize("thread", ["watch", "store", "agent", "search", "beacon"])

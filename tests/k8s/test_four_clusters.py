@@ -149,7 +149,8 @@ def test_all_four_race_and_the_run_then_moves_from_one_to_the_next(host: Host) -
     tries = {each["cluster"]: each for each in state["race"]["tries"]}
     assert tries.keys() == set(NAMES)
     assert [name for name in NAMES if tries[name]["granted_at"]] == [state["cluster"]]
-    assert host.pods.left(tries["kube"]["run"]) == [] or state["cluster"] == "kube"
+    if state["cluster"] != "kube":  # a pod that is being deleted goes a moment later
+        wait_until("nothing to be left", lambda: not host.pods.left(tries["kube"]["run"]), limit_s=LIMIT_S)
 
     run = host.detached("--on", ",".join(NAMES), "--start", "soonest", "steps.py", str(IN_ALL))
     host.wait_printed(run, "step 3")

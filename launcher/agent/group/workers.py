@@ -186,7 +186,8 @@ class Workers:
         """Why the workers failed, from the agent, and whether that ends the run even if restarts are left.
 
         A secondary failure waits a moment for its primary cause to appear. After a timeout in a collective, the
-        other ranks in it may time out, too: those that do not are to blame.
+        other ranks in it may time out, too: those that do not are to blame. Raises `StopRequestedError` if they have
+        not failed: that they have exited may be known here before the stop.
         """
         began, known = time.monotonic(), -1
         answer: AgentToGroup = {}
@@ -195,6 +196,8 @@ class Workers:
             if len(failed) > known:
                 self._agent.send({"ask_cause": failed})
                 answer, known = self._agent.answer(), len(failed)
+                if answer["stopping"]:
+                    raise StopRequestedError
                 self._waits.tell(answer["waited"])
             waited = time.monotonic() - began
             cause = answer["cause"]

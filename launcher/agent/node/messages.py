@@ -21,7 +21,7 @@ from .watchdog import Watchdog
 from .workers import Workers
 
 if TYPE_CHECKING:
-    from ..messages import Cause, LentTerminal, Result, ServerToAgent, StartedWorker
+    from ..messages import AgentToGroup, Cause, LentTerminal, Result, ServerToAgent, StartedWorker
 
 
 class Messages:
@@ -180,8 +180,11 @@ class Messages:
             kind: [each["rank"] for each in causes if each["rank"] is not None and is_one(each)]
             for kind, is_one in cause.WAITED.items()
         }
-        self._outcome.first_cause = why
-        self._server.group.send({"cause": why, "waited": waited, "final": self._outcome.final})
+        stopping = self._stopping.stops.reason is not None and not causes and not self._outcome.hang
+        if not stopping:
+            self._outcome.first_cause = why
+        told: AgentToGroup = {"cause": why, "waited": waited, "final": self._outcome.final, "stopping": stopping}
+        self._server.group.send(told)
 
     # -- causes -------------------------------------------------------------------------------------------------------
 
