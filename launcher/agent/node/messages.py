@@ -170,7 +170,7 @@ class Messages:
     def _answer_why(self) -> None:
         """Answer the group's process, which asks why a worker exited."""
         self._stopping.look_for_own_signal()
-        causes = self._causes()
+        causes = [each for each in self._causes() if not self._stopping.is_cause_of(each)]
         why = self._outcome.hang or (
             cause.first(causes)
             if causes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from .. import cause, roles
 from ..failures import Failure
@@ -17,6 +17,9 @@ from .place import Place
 from .stacks import Stacks
 from .stops import STOPS, Stops
 from .workers import Workers
+
+if TYPE_CHECKING:
+    from ..messages import Cause
 
 _FAREWELL_S = 6.0
 _TOLD_S = 0.5
@@ -69,6 +72,11 @@ class Stopping:
         if self._workers.any_ended_by(STOPS):
             self._loop.wait_for_signal(_SAME_SIGNAL_S)
             self.hear_signals()
+
+    def is_cause_of(self, end: Cause) -> bool:
+        """Whether a worker was ended by the signal with which this agent was stopped, too: that is no failure."""
+        stopped = self._job.signals_reach_workers and self.stops.reason is not None
+        return stopped and end["signal"] in {cause.signal_name(number) for number in STOPS}
 
     def is_to_leave(self) -> bool:
         """Whether the agent got a signal to exit while it only waits for its stream."""
