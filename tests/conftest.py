@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_PLUGINS = ("selection", "rotation", "scheduling", "host", "load", "chaos", "measure", "failures", "summary")
+_PLUGINS = ("selection", "rotation", "scheduling", "host", "load", "chaos", "measure", "threads", "failures", "summary")
 pytest_plugins = [
     "testbed.fixtures",
     "tests.fork_servers",

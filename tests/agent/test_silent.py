@@ -196,12 +196,14 @@ def test_a_node_that_was_starved_does_not_take_the_others_for_silent(monkeypatch
 
 
 class OneMessage(Store):
-    """A store with only the message of round 0; counts how often it was looked up."""
+    """A store with only the message of round 0; counts how often it was looked up, and waits for nothing."""
 
     def __init__(self) -> None:
-        self.looked = 0
+        self.looked, self.over = 0, False
 
     def _ask(self, call: str, *args: Any) -> Any:
+        if self.over:
+            raise StoreError
         if call == "get":
             return [None for _ in args]
         if call != "wait":
@@ -210,6 +212,14 @@ class OneMessage(Store):
         return [
             json.dumps({"kind": "restart", "node": 1}) if "".join(key) == "round/0/verdict" else None for key in args[1]
         ]
+
+
+@pytest.fixture
+def one_message() -> Iterator[OneMessage]:
+    """Such a store, until the test ends: then the thread that asks it again and again ends as well."""
+    store = OneMessage()
+    yield store
+    store.over = True
 
 
 class Key(str):
@@ -228,26 +238,24 @@ class Key(str):
     __hash__ = str.__hash__
 
 
-def test_a_message_of_the_previous_round_is_never_taken_for_one_of_this_round() -> None:
-    store = OneMessage()
+def test_a_message_of_the_previous_round_is_never_taken_for_one_of_this_round(one_message: OneMessage) -> None:
     job = Job("r-1", ["x.py"], "script", "/", {}, "/", {}, min_nodes=2, max_nodes=2)
-    watch = Watch(job, 0, store, ignore)
+    watch = Watch(job, 0, one_message, ignore)
     key = Key("round/0/verdict")
     key.then = lambda: watch.begin("round/1/verdict", expects_signs=False)
     watch.begin(key, expects_signs=False)
-    looked = store.looked
-    wait_until("the lookups", lambda: store.looked > looked + 4)
+    looked = one_message.looked
+    wait_until("the lookups", lambda: one_message.looked > looked + 4)
 
     watch.begin("round/1/verdict", expects_signs=False)
 
     assert watch.verdict is None
 
 
-def test_a_late_message_of_the_previous_round_hides_none_of_this_round() -> None:
+def test_a_late_message_of_the_previous_round_hides_none_of_this_round(one_message: OneMessage) -> None:
     """Two threads of a node receive messages, and the one that waits for the next round may be first."""
-    store = OneMessage()
     job = Job("r-1", ["x.py"], "script", "/", {}, "/", {}, min_nodes=2, max_nodes=2)
-    watch = Watch(job, 0, store, ignore)
+    watch = Watch(job, 0, one_message, ignore)
     wait_until("the restart", lambda: watch.verdict)
     watch.begin("round/1/verdict", expects_signs=False)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-PLUGINS = ("selection", "scheduling", "host", "load", "measure", "failures", "summary")
+PLUGINS = ("selection", "scheduling", "host", "load", "measure", "threads", "failures", "summary")
 
 
 @dataclass(frozen=True)
