@@ -135,7 +135,7 @@ class WorkerOutput:
     def _write(self, stderr: bool, data: bytes | memoryview) -> None:
         # Batches keep the order, and a million short lines do not cost a million writes.
         fd = output.STDERR if stderr else self._stdout
-        if fd != self._batch_fd or self._batch_bytes > BATCH_BYTES:
+        if fd != self._batch_fd or self._batch_bytes + len(data) > BATCH_BYTES:  # much is not copied
             self._write_out()
             self._batch_fd = fd
         self._batch.append(data)

@@ -16,9 +16,11 @@ from launcher.runs import events
 from launcher.runs.sources import JOB_OUTPUT, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from launcher.agent.protocol import Record
+
+    Records = Iterator["Record | MarkedLines"]
 
 _LINES = re.compile(rb"(\[\d{1,9}:\d{1,9}\] |\d{1,9}\.\d{1,9}[|!] )[^\n]*(?:\n\1[^\n]*)*")
 """Lines with the same mark. One pattern serves all marks, as there may be any number of nodes and ranks."""
@@ -51,15 +53,42 @@ class MarkedLines(NamedTuple):
         return Output(self.node, self.rank, False, text, True)
 
 
+class _Begun(NamedTuple):
+    """Lines with the same mark that are cut off, after the frame that tells their size."""
+
+    frame: bytes
+    data: bytes
+    at: int
+    """Where the frame is in the data; the lines are the rest of it."""
+
+    missing: int
+    """So many more bytes, then the same frame ends them; none, if only that is cut off."""
+
+    def is_completed_by(self, data: bytes) -> bool:
+        """Whether all that is missing is at the beginning of the data."""
+        return self.missing > 0 and data.startswith(b"\n" + self.frame, self.missing - 1)
+
+    def parts(self, data: bytes, read: Callable[..., Records]) -> Iterator[Records]:
+        """What `read` makes of the lines: only the one that is cut is copied."""
+        first, cut = data.find(b"\n", 0, self.missing) + 1, self.data.rfind(b"\n") + 1
+        begins = self.at + len(self.frame)
+        yield read(self.data, begins, cut, block=cut - 1)
+        line = self.data[cut:] + data[:first]
+        yield read(line, 0, len(line))
+        yield read(data, first, self.missing, block=self.missing - 1)
+
+
 class StreamReader:
     """Turns the bytes of one node's stream, split anywhere, into records. Skips output of unwanted ranks."""
 
     def __init__(self, wanted: Wanted | None = None, node: Source | None = None) -> None:
         """`wanted` None: all ranks. `node`: the stream's node; lines of other nodes are foreign. None: any node."""
         self._wanted = wanted
-        self._rest: bytes | memoryview = b""
-        self._missing = 1
-        """What is kept of the bytes so far, until at least so many more have come and a line ends."""
+        self._rest = b""
+        """A line that is cut off."""
+
+        self._begun: _Begun | None = None
+        """The last lines, if there are many and they are cut off; `_rest` is empty then."""
 
         self._node = None if node is None else b"" if node == JOB_OUTPUT else b"%d" % node
         self._unwanted = None if wanted is None else _unwanted(wanted)
@@ -68,31 +97,45 @@ class StreamReader:
         """The records that `data` completes, in order."""
         return map(_plain, self.feed_marked(data))
 
-    def feed_marked(self, data: bytes, *, more: bool = False) -> Iterator[Record | MarkedLines]:
+    def feed_marked(self, data: bytes, *, more: bool = False) -> Records:
         """The same, but many lines of one rank stay as the stream and terminals have them.
 
         `more`: this is called again at once, even with no bytes, so lines that are cut off may wait for the others.
         """
-        rest, first = self._rest, data.find(b"\n", self._missing - 1) + 1 if self._rest else 0
+        begun, self._begun = self._begun, None
+        if begun is not None and begun.is_completed_by(data):
+            position = begun.missing + len(begun.frame)
+            return chain(*begun.parts(data, self._records), self._whole_lines(data, position, more=more))
+        if begun is not None:
+            self._rest, more = begun.data[begun.at :], False  # lines wait once
+        rest, first = self._rest, data.find(b"\n") + 1 if self._rest and begun is None else 0
         if rest and not first:
-            more = more and self._missing == 1  # lines wait once
-            rest, data = b"", b"".join((rest, data))
+            rest, data = b"", rest + data
+        ahead = rest + data[:first] if rest else b""  # the other lines are not copied
+        return chain(self._records(ahead, 0, len(ahead)), self._whole_lines(data, first, more=more))
+
+    def _whole_lines(self, data: bytes, position: int, *, more: bool) -> Records:
+        """The records of the whole lines in `data` from `position` on; what follows them is kept."""
         end = data.rfind(b"\n") + 1
-        self._rest, self._missing = data[end:], 1
+        self._rest = data[end:]
         if len(self._rest) > MAX_PENDING_BYTES:
             # No agent writes lines this long; bound the memory that they take.
             data, end, self._rest = data + b"\n", len(data) + 1, b""
-        begun = b"".join((rest, memoryview(data)[:first])) if rest else b""  # the other lines are not copied
-        return chain(self._records(begun, 0, len(begun)), self._records(data, first, end, more=more))
+        return self._records(data, position, end, more=more)
 
     def close(self) -> Iterator[Record]:
         """Records of a last line that was cut off."""
-        rest, self._rest = b"".join((self._rest, b"\n")), b""
-        return map(_plain, self._records(rest, 0, len(rest))) if len(rest) > 1 else iter(())
+        if self._begun is not None:
+            self._rest, self._begun = self._begun.data[self._begun.at :], None
+        rest, self._rest = self._rest, b""
+        return map(_plain, self._records(rest + b"\n", 0, len(rest) + 1)) if rest else iter(())
 
-    def _records(self, data: bytes, position: int, end: int, *, more: bool = False) -> Iterator[Record | MarkedLines]:
-        """The records of the whole lines in `data[position:end]`."""
-        block = after = 0  # where lines with the same mark that begin here are known to stop, and what follows them
+    def _records(self, data: bytes, position: int, end: int, *, more: bool = False, block: int = 0) -> Records:
+        """The records of the whole lines in `data[position:end]`.
+
+        `block`: where lines with the same mark that begin here are known to stop.
+        """
+        after = 0  # what follows them
         while position < end:
             mark = RECORD.match(data, position)
             node = mark and (mark[1] or mark[3])
@@ -119,10 +162,10 @@ class StreamReader:
 
     def _waits(self, data: bytes, frame: re.Match[bytes]) -> bool:
         """Keep the lines after the frame for the next time if they are cut off."""
-        missing = frame.end() + int(frame[1]) + len(frame[0]) - len(data)
-        if not 0 < missing < MAX_PENDING_BYTES:
+        missing = frame.end() + int(frame[1]) - len(data)
+        if not 0 < missing + len(frame[0]) < MAX_PENDING_BYTES:
             return False
-        self._rest, self._missing = memoryview(data)[frame.start() :], missing
+        self._rest, self._begun = b"", _Begun(frame[0], data, frame.start(), missing)
         return True
 
     def _skipped(self, data: bytes, position: int, end: int, mark: re.Match[bytes]) -> int:

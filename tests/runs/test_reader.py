@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher.agent.protocol import Decoder, Event, Foreign, LineTagger, Output, Record, encode_event
+from launcher.runs import reader as reader_module
 from launcher.runs.reader import MarkedLines, StreamReader, parse_ranks
 from launcher.runs.sources import JOB_OUTPUT
 
@@ -120,7 +121,14 @@ def test_many_lines_of_a_rank_come_as_they_are_shown(seed: int) -> None:
 
 
 def of(records: Iterable[Record | MarkedLines]) -> bytes:
-    return b"".join(bytes(record.data) for record in records if isinstance(record, MarkedLines | Output))
+    """The lines of rank 2, as the stream has them."""
+    return b"".join(
+        bytes(record.data)
+        if isinstance(record, MarkedLines)
+        else b"[1:2] " + record.data.replace(b"\n", b"\n[1:2] ") + b"\n"
+        for record in records
+        if isinstance(record, MarkedLines | Output)
+    )
 
 
 def test_a_block_that_is_cut_off_waits_for_its_rest_if_that_comes_at_once_and_no_longer() -> None:
@@ -143,15 +151,34 @@ def test_a_block_that_is_cut_off_waits_for_its_rest_if_that_comes_at_once_and_no
     assert contents(list(reader.close()), None) == contents([*decoder.feed(half), *decoder.close()], None)
 
 
-def test_each_block_is_one_record_wherever_the_reads_end() -> None:
-    """As long as they follow one another: no line is searched for the next one then."""
+@pytest.mark.parametrize("wanted", [None, frozenset({2}), frozenset({0})])
+def test_no_block_is_searched_wherever_the_reads_end(
+    monkeypatch: pytest.MonkeyPatch, wanted: frozenset[int] | None
+) -> None:
+    """As long as they follow one another; of a block that is cut off, only the line that is cut is copied."""
     lines = LineTagger(1, 2, "stdout").feed(b"%d\n" * 9000 % tuple(range(9000)))
     data = b"".join(block(lines, number, 0) for number in range(8))
-    for size in (len(lines) + 50_000, len(lines) * 2 + 7):
-        reader = StreamReader(None, 1)
+    searched: list[int] = []
+
+    def stop(data: bytes, position: int, end: int, mark: bytes) -> int:
+        searched.append(end - position)
+        return usual(data, position, end, mark)
+
+    usual = reader_module._stop
+    monkeypatch.setattr(reader_module, "_stop", stop)
+    for size in (
+        len(lines) + 50_000,
+        len(lines) * 2 + 7,
+        len(lines) + len(data) // 9,
+        *range(len(data) - 200, len(data)),
+    ):
+        reader = StreamReader(wanted, 1)
         reads = [data[at : at + size] for at in range(0, len(data), size)]
         found = [record for read in reads for record in reader.feed_marked(read, more=True)]
-        assert found == [MarkedLines(1, 2, lines)] * 8
+        found += reader.close()
+        assert of(found) == (b"" if wanted == frozenset({0}) else lines * 8)
+        assert len(found) <= 8 + 2 * len(reads)
+        assert max(searched, default=0) < 20
 
 
 def test_lines_that_wait_for_a_slow_terminal_keep_little_more_than_themselves() -> None:
