@@ -262,10 +262,8 @@ class GroupToAgent(hang_messages.GroupToAgent, total=False):
     """The cause published to all nodes; None: all nodes restart, and what ended this round does not end the run."""
 
     broken: str
-    """The message of an internal failure."""
-
     traceback: str
-    """With `broken`."""
+    """The message and the traceback of an internal failure."""
 
 
 class AgentToGroup(hang_messages.AgentToGroup, total=False):
@@ -275,10 +273,8 @@ class AgentToGroup(hang_messages.AgentToGroup, total=False):
     fabric: Optional[Json]
     cause: Cause
     waited: Dict[str, List[int]]
-    """With `cause`: the ranks that waited in a collective, by the keys of `cause.WAITED`."""
-
     stopping: bool
-    """With `cause`: whether nothing has failed, as the agent has stopped the workers; `stop` was sent before."""
+    """With `cause`: ranks that waited, by the keys of `cause.WAITED`; whether the agent has ended all that failed."""
 
     stop: str
     deadline: float
