@@ -37,7 +37,9 @@ SHELLS = {
         "run=$(distlaunch slurm --detach waits.py)",
         "grep -m3 ready < <(distlaunch logs --follow $run)",
         "distlaunch cancel $run",
-        "echo left: $(squeue --steps --noheader --jobs=$SLURM_JOB_ID)",
+        "left() { squeue --steps --noheader --jobs=$SLURM_JOB_ID; }",
+        'for _ in {1..100}; do test -z "$(left)" && break; sleep 0.1; done',  # Slurm knows of its end a bit later
+        "echo left: $(left)",
     ),
     "by hand": (
         2,

@@ -140,7 +140,9 @@ def test_what_dry_run_prints_is_what_slurm_gets_and_a_rendered_directory_does_th
     assert login.slurm.job(jobs["bad"])["ExitCode"] == exit_code == "1:0"
     assert printed(moved / "good") == [f"[{r}:{r}] ran with lib {r} 2 ['0', \"a 'b\"]" for r in (0, 1)]
     assert (moved / "good/job.out").read_text() == "hand\n"
-    assert printed(moved / "bad") == [f"[{r}:{r}] ran with lib {r} 2 ['3']" for r in (0, 1)]
+    failed = printed(moved / "bad")  # one of them may have ended the run before the other began
+    assert failed
+    assert set(failed) <= {f"[{r}:{r}] ran with lib {r} 2 ['3']" for r in (0, 1)}
     assert printed(moved / "many/tasks/1") == [f"[{r}:{r}] ran with lib {r} 2 ['0']" for r in (0, 1)]
     assert (moved / "many/tasks/1/job.out").read_text() == "hand\n"
     assert ["after 3" in line for line in printed(moved / "bundled")] == [True, True]
