@@ -288,12 +288,13 @@ CALLS: dict[str, Callable[[Path], None]] = {
     "torchrun": torchrun,
 }
 """Each command, compared with the function that does the same."""
+NAMES = ["local", *(name for name in CALLS if name not in (*backends.names(), "doctor"))]
 
 
 def test_every_command_has_its_call() -> None:
     assert set(CALLS) == {*backends.names(), *command_names()}
 
 
-@pytest.mark.parametrize("name", ["local", *(name for name in CALLS if name not in backends.names())])
+@pytest.mark.parametrize("name", [*NAMES, pytest.param("doctor", marks=pytest.mark.torch)])
 def test_the_call_does_what_the_command_does(here: Path, name: str) -> None:
     CALLS[name](here)

@@ -131,9 +131,12 @@ STARTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "launcher/agent/environment/placing.py": start_of_environment,
     SESSION: session_over_ssh,
 }
+IMPORTS_TORCH = "launcher/torchrun/workers.py"
 
 
-@pytest.mark.parametrize("where", STARTS)
+@pytest.mark.parametrize(
+    "where", [pytest.param(where, marks=pytest.mark.torch if where == IMPORTS_TORCH else ()) for where in STARTS]
+)
 def test_nothing_of_the_working_directory_is_imported(where: str, ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     STARTS[where](monkeypatch)
 
