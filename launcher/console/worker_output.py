@@ -133,9 +133,9 @@ class WorkerOutput:
         self._write(key[2], mark + lines.replace(b"\n", b"\n" + mark) + b"\n")
 
     def _write(self, stderr: bool, data: bytes | memoryview) -> None:
-        # Batches keep the order, and a million short lines do not cost a million writes.
+        # Batches keep the order, and a million short lines do not cost a million writes. Much is not copied into one.
         fd = output.STDERR if stderr else self._stdout
-        if fd != self._batch_fd or self._batch_bytes + len(data) > BATCH_BYTES:  # much is not copied
+        if fd != self._batch_fd or self._batch_bytes + len(data) > BATCH_BYTES:
             self._write_out()
             self._batch_fd = fd
         self._batch.append(data)

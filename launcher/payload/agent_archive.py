@@ -39,7 +39,7 @@ def packed() -> bytes:
 
 @cache
 def kept() -> bytes | None:
-    """What an earlier command packed, if it is of these sources."""
+    """What an earlier command packed, if it is of these sources, and whole."""
     signature = _signature()
     with suppress(OSError), open(kept_agent(), "rb") as file:
         if file.read(len(signature)) == signature:

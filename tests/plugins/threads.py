@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import pytest
+
+from launcher.agent.system import processes
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -20,29 +22,28 @@ class Threads:
     """In each process that runs tests."""
 
     def __init__(self) -> None:
-        self._left: dict[int, tuple[str, float]] = {}
-        """The test after which a thread was seen first, by the thread's id, and its CPU time then."""
+        self._left: WeakKeyDictionary[threading.Thread, tuple[str, float]] = WeakKeyDictionary()
+        """The test after which a thread was seen first, and its CPU time then."""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
         """Fail if an earlier test has left a thread that computes."""
         result = yield
         for thread in threading.enumerate():
-            number = thread.native_id
-            if number is None or thread is threading.main_thread():
+            if thread is threading.main_thread():
                 continue
-            used = _cpu_s(number)
-            test, before = self._left.setdefault(number, (item.nodeid, used))
+            used = _cpu_s(thread)
+            test, before = self._left.setdefault(thread, (item.nodeid, used))
             if used - before > MOST_CPU_S:
-                self._left[number] = (test, float("inf"))  # said once
+                self._left[thread] = (test, float("inf"))  # said once
                 pytest.fail(f"{test} has left the thread {thread.name!r}, which has computed for {used - before:.0f} s")
         return result
 
 
-def _cpu_s(thread: int) -> float:
+def _cpu_s(thread: threading.Thread) -> float:
     """The CPU time of a thread of this process; 0 once it has ended."""
     try:
-        fields = Path(f"/proc/self/task/{thread}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        fields = processes.stat(f"self/task/{thread.native_id}")
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
