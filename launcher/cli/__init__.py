@@ -26,6 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return app.run(words)
     except KeyboardInterrupt:
         return 130
+    finally:
+        if argv is None:
+            garbage.never_again()
 
 
 def _torchrun(words: Sequence[str]) -> int:

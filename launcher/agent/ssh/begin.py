@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import time
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from ..cause import signal_name
 from ..node.stops import CANCEL
@@ -24,14 +25,20 @@ def let_go(go: Callable[[], object], own: str, identity: Request) -> None:
     go()
 
 
-def first_word(identity: Request, own: str) -> Optional[int]:
-    """Wait until the agent has written to its stream, or has exited; returns its exit code if it has."""
-    began, code = time.monotonic(), None
+def first_word(identity: Request, own: str, hears: Optional[int] = None) -> Tuple[bool, Optional[int]]:
+    """Whether the agent has begun, for which this waits; its exit code if it has exited instead.
+
+    A forked agent reports it through the pipe `hears`, once nothing of this host can keep it from its work. An agent
+    that another program starts has closed that, and writes to its stream.
+    """
+    began, code, written = time.monotonic(), None, False
+    if hears is not None and select.select([hears], [], [], FIRST_LINE_S)[0] and os.read(hears, 1):
+        return True, None
     stream, before = os.path.join(own, "stream"), identity["stream_from"]
-    while os.stat(stream).st_size == before and code is None and time.monotonic() < began + FIRST_LINE_S:
+    while not written and code is None and time.monotonic() < began + FIRST_LINE_S:
         time.sleep(min(0.1, 0.005 + (time.monotonic() - began) / 10))
-        code = _status_of_any(identity["pid"])
-    return code
+        code, written = _status_of_any(identity["pid"]), os.stat(stream).st_size > before
+    return written, code
 
 
 def how(code: Optional[int]) -> str:

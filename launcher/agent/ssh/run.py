@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from functools import partial
-from typing import Any, BinaryIO, Dict, List, Mapping, NoReturn, Optional
+from typing import Any, BinaryIO, Dict, List, Mapping, NoReturn, Tuple
 
 from .. import protocol, roles
 from ..forkserver import forks, prefork
@@ -118,29 +118,31 @@ def _spawn(request: Request, own: str, cwd: str, spec: str, about: Request) -> R
     inside = container.words(request, own, cwd, [*HOLDER.environment(), *request["secrets"]])
     python = request["container"]["python"] if inside else sys.executable
     scope = ["systemd-run", "--user", "--scope", "--quiet", "--collect", f"--unit={unit}", "--"]
-    status: Optional[int] = None
     for scoped in [scope, []] if preflight.supervisor() == "systemd" else [[]]:
         under = [*scoped, *inside, python] if scoped or inside or request["job"].get("env_ship") else []
         with open(os.path.join(own, "stream"), "ab") as out, open(os.path.join(own, "stderr"), "ab") as err:
             before = out.tell()
-            reader, go = os.pipe()
+            (reader, go), (hears, says) = os.pipe(), os.pipe()
             pid = os.fork()
             if not pid:
                 os.close(go)
+                os.close(hears)
                 if not os.read(reader, 1):
                     os._exit(os.EX_TEMPFAIL)
                 os.close(reader)
-                _become_agent(under, spec, rank, cwd, env, out, err)
+                _become_agent(under, spec, rank, cwd, env, (out, err), says)
         os.close(reader)
+        os.close(says)
         who = {"pid": pid, "start_ticks": processes.start_ticks(pid), "boot_id": preflight.boot_id()}
         identity = {**who, "stream_from": before, "under": bool(under), **about}
         HOLDER.hand_over(pid)
         try:
             begin.let_go(partial(os.write, go, b"\n"), own, identity)
+            begun, status = begin.first_word(identity, own, hears)
         finally:
             os.close(go)
-        status = begin.first_word(identity, own)
-        if os.stat(os.path.join(own, "stream")).st_size > before and identity["start_ticks"] is not None:
+            os.close(hears)
+        if begun and identity["start_ticks"] is not None:
             HOLDER.close()  # the agent has it
             return identity
     if status is None:
@@ -152,17 +154,22 @@ def _spawn(request: Request, own: str, cwd: str, spec: str, about: Request) -> R
 
 
 def _become_agent(
-    under: List[str], spec: str, rank: int, cwd: str, env: Mapping[str, str], out: BinaryIO, err: BinaryIO
+    under: List[str],
+    spec: str,
+    rank: int,
+    cwd: str,
+    env: Mapping[str, str],
+    files: Tuple[BinaryIO, BinaryIO],
+    says: int,
 ) -> NoReturn:
     """In the child: become the agent, either by `under`, or in this Python, which has already imported half of it."""
     code = 1
     try:
         os.setsid()
         with open(os.devnull, "rb") as null:
-            for file, fd in ((null, 0), (out, 1), (err, 2)):
+            for fd, file in enumerate((null, *files)):
                 os.dup2(file.fileno(), fd)
-        out.close()
-        err.close()
+                file.close()
         os.chdir(cwd)
         arguments = [os.path.abspath(sys.path[0]), "--spec", spec, "--node-rank", str(rank)]
         if under:
@@ -181,6 +188,8 @@ def _become_agent(
             may_stay()
         forked = prefork.fork([*changed, *job.env], as_script(job, rank).command)
         processes.set_title([sys.executable, *arguments])
+        os.write(says, b"\n")
+        os.close(says)
         run(job, rank, os.dup(1), forked)
     except forks.Child:
         raise

@@ -36,7 +36,7 @@ def start(request: Request, own: str, spec: str, about: Request) -> Optional[Req
         begin.let_go(agent.go, own, identity)
     finally:
         agent.close()
-    if who["start_ticks"] is None or begin.first_word(identity, own) is not None:
+    if who["start_ticks"] is None or begin.first_word(identity, own)[1] is not None:
         begin.write(spec, json.dumps({**job, "cold": "the agent that was forked from it has been killed"}, indent=1))
         return None
     HOLDER.close()  # the agent has it

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _LIMIT_S = 1800.0
 _END_S = 15.0
+_LOOK_S = 0.02
 _SEND_S = 86400.0
 """An environment may have to be sent over a slow line. Each of its parts has a limit of its own."""
 
@@ -134,29 +135,23 @@ class Playbook:
         self._report = directory / "report"
         self._read = 0
         self._progress = Progress(shows=shows)
-        self._cancelled = False
+        self._cut = ""
+        """Why it does not come to its own end: `cancelled`, or `complete` if the hosts have answered."""
 
     def run(self, secrets: Mapping[str, str], receiver: Receiver | None = None) -> None:
-        """Run it to its end. An interrupt ends Ansible, too. `receiver` takes its connections to the hosts."""
+        """Run it until the hosts have answered. An interrupt ends Ansible, too. `receiver` takes its connections."""
         self.forget()  # left by a launcher that was killed
         runner = self._runner(secrets, receiver.address if receiver else "")
         ended = threading.Event()  # after an interrupted join(), a Thread that still runs reports that it has ended
-
-        def work() -> None:
-            try:
-                runner.run()
-            finally:
-                ended.set()
-
-        threading.Thread(target=work, name="ansible", daemon=True).start()
+        threading.Thread(target=self._work, args=(runner, ended), name="ansible", daemon=True).start()
         try:
-            while not ended.wait(0.1):
+            while not (self._cut or ended.wait(_LOOK_S)):
                 self.follow()
                 self._progress.tell_waits()
                 if receiver:
                     receiver.take()
         except BaseException as error:
-            self._cancelled = True
+            self._cut = "cancelled"
             if not ended.wait(_END_S):
                 raise CommandError(
                     f"ansible-playbook has not ended within {_END_S:.0f} s of its cancellation", in_part=True
@@ -169,6 +164,20 @@ class Playbook:
             self.follow()
             self._tidy()
         self._progress.finish(self.answers)
+        if self._cut != "complete":
+            self._check(runner)
+
+    def _work(self, runner: Any, ended: threading.Event) -> None:
+        try:
+            runner.run()
+        except OSError:
+            if not self._cut:  # otherwise its directory has been tidied
+                raise
+        finally:
+            ended.set()
+
+    def _check(self, runner: Any) -> None:
+        """Raise the reason why Ansible has ended before the hosts' answers were complete."""
         if runner.status == "timeout":
             raise CommandError(
                 "ansible-playbook did not end within its time limit", hint=f"see {self._directory}/ansible.log"
@@ -210,7 +219,7 @@ class Playbook:
             envvars={"PATH": path, **dict.fromkeys(secrets, "")},
             extravars=variables,
             event_handler=self._event,
-            cancel_callback=lambda: self._cancelled,
+            cancel_callback=lambda: self._cut == "cancelled",
         )
         runner.config.command = ahead.words(runner.config.command)
         return runner
@@ -222,7 +231,10 @@ class Playbook:
         for log in sorted((self._directory / "artifacts").glob("*/stdout")):
             with suppress(OSError):
                 os.replace(log, self._directory / "ansible.log")
-        shutil.rmtree(self._directory / "artifacts", ignore_errors=True)
+        gone = self._directory / "artifacts.gone"
+        with suppress(OSError):
+            os.replace(self._directory / "artifacts", gone)  # at once: ansible-runner may still write a file there
+        shutil.rmtree(gone, ignore_errors=True)
 
     def _log(self) -> str:
         return f"Ansible's log: {self._directory}/ansible.log"
@@ -273,6 +285,7 @@ class Playbook:
         self.notes += said.get("notes", [])
         self.choice = said.get("choice", self.choice)
         self.meeting = said.get("meeting", self.meeting)
+        self._cut = self._cut or ("complete" if "complete" in said else "")
 
 
 def _about(step: str, answer: Mapping[str, Any]) -> str:

@@ -25,9 +25,9 @@ _NAME = re.compile(r"[\w.@+-]{1,128}")
 class Leases:
     """Takes the leases of the chosen hosts; `args` are the role's.
 
-    One host after the other, in the order of the hosts' own identities, which is the same for all runs, whatever their
-    inventories: of runs that want some of the same hosts, one always gets all of its hosts. The lease of a host is tied
-    to the connection, until the agent has it.
+    All at once if no host refuses. Otherwise it gives them back, and takes them one after the other, in the order of
+    the hosts' own identities, which is the same for all runs, whatever their inventories: of runs that want some of the
+    same hosts, one always gets all of its hosts. The lease of a host is tied to the connection, until the agent has it.
     """
 
     def __init__(self, asking: Asking, args: Mapping[str, Any], targets: Mapping[str, Target]) -> None:
@@ -56,6 +56,8 @@ class Leases:
 
     def _take(self, hosts: list[str], found: Mapping[str, Answer], ranks: Mapping[str, int]) -> dict[str, Answer]:
         """Take the leases of these hosts; if one is refused, nothing but who else is refused is asked any more."""
+        if len(hosts) > 1 and self._take_at_once(hosts, found, ranks):
+            return {}
         for place, host in enumerate(hosts):
             answer = self._of_one(host, found[host], ranks[host])
             if not answer.get("leased"):
@@ -64,10 +66,24 @@ class Leases:
             self._leased.add(host)
         return {}
 
-    def _of_one(self, host: str, facts: Answer, rank: int) -> Answer:
-        """Take one host's lease, and report for whom it waits."""
+    def _take_at_once(self, hosts: list[str], found: Mapping[str, Answer], ranks: Mapping[str, int]) -> bool:
+        """Take the leases of all these hosts in one round trip, or of none of them."""
+
+        def ask(host: str) -> Answer:
+            request = self._request(host, found[host], ranks[host])
+            return self._asking.ask(host, {**request, "queue": False, "wait_s": 0.0})
+
+        answers = self._asking.each("lease", hosts, ask)
+        leased = [host for host, answer in answers.items() if answer.get("leased")]
+        if len(leased) < len(hosts):
+            self._in_use(leased)  # a host that only looks gives back what it has
+            return False
+        self._leased.update(leased)
+        return True
+
+    def _request(self, host: str, facts: Answer, rank: int) -> Answer:
         waits = self._mode == "wait"
-        request = {
+        return {
             "call": "lease",
             "run": self._args["run"],
             "directory": facts["directory"],
@@ -77,6 +93,10 @@ class Leases:
             "queue": waits,
             "wait_s": _TURN_S if waits else _GRACE_S,
         }
+
+    def _of_one(self, host: str, facts: Answer, rank: int) -> Answer:
+        """Take one host's lease, and report for whom it waits."""
+        waits, request = self._mode == "wait", self._request(host, facts, rank)
 
         def ask(host: str) -> Answer:
             said = ""
