@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -293,7 +293,6 @@ def note_race(run: Run, race: Race | None) -> Run:
 
 
 def _record(run: Run) -> None:
-    values = asdict(run)
-    for name in ("path", "ended", "damaged", "won"):
-        del values[name]
+    names = (each.name for each in fields(run) if each.name not in ("path", "ended", "damaged", "won"))
+    values = {name: getattr(run, name) for name in names}  # `asdict` would copy each value, of each host
     storage.write_whole(run.path / "run.json", storage.encode_json(values), mode=0o600)
