@@ -188,7 +188,8 @@ def _become_agent(
             may_stay()
         forked = prefork.fork([*changed, *job.env], as_script(job, rank).command)
         processes.set_title([sys.executable, *arguments])
-        os.write(says, b"\n")
+        with contextlib.suppress(OSError):  # the login has been killed, and the agent is recorded
+            os.write(says, b"\n")
         os.close(says)
         run(job, rank, os.dup(1), forked)
     except forks.Child:

@@ -136,7 +136,7 @@ class Playbook:
         self._read = 0
         self._progress = Progress(shows=shows)
         self._cut = ""
-        """Why it does not come to its own end: `cancelled`, or `complete` if the hosts have answered."""
+        """Why it does not come to its own end: `interrupted`, or `complete` if the hosts have answered."""
 
     def run(self, secrets: Mapping[str, str], receiver: Receiver | None = None) -> None:
         """Run it until the hosts have answered. An interrupt ends Ansible, too. `receiver` takes its connections."""
@@ -151,7 +151,7 @@ class Playbook:
                 if receiver:
                     receiver.take()
         except BaseException as error:
-            self._cut = "cancelled"
+            self._cut = "interrupted"
             if not ended.wait(_END_S):
                 raise CommandError(
                     f"ansible-playbook has not ended within {_END_S:.0f} s of its cancellation", in_part=True
@@ -219,7 +219,7 @@ class Playbook:
             envvars={"PATH": path, **dict.fromkeys(secrets, "")},
             extravars=variables,
             event_handler=self._event,
-            cancel_callback=lambda: self._cut == "cancelled",
+            cancel_callback=lambda: self._cut == "interrupted",
         )
         runner.config.command = ahead.words(runner.config.command)
         return runner
