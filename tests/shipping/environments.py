@@ -85,7 +85,7 @@ def lines(text: str) -> dict[int, list[Path]]:
 
 def latest(cli: Cli) -> str:
     """The id of the last run."""
-    return max(path.name for path in cli.runs.glob("where-2*"))
+    return max(cli.runs.glob("where-2*"), key=lambda path: json.loads((path / "run.json").read_text())["created"]).name
 
 
 def check(shown: dict[int, list[Path]], ranks: int, store: Path) -> None:
