@@ -27,11 +27,14 @@ class Hosts:
 
     def __init__(self, top: Path, run: str) -> None:
         self.holders = {host: Holder(LockFiles(str(top / host))) for host in HOSTS}
-        self.run, self.calls, self.turns = run, Counter[str](), 0
+        self.run, self.calls = run, Counter[str]()
+        self.steps: list[tuple[str, list[str], int]] = []
+        """What was asked of which hosts, and how many leases the run had then."""
 
-    def each(self, _step: str, hosts: list[str], work: Callable[[str], dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        self.turns += 1
-        return {host: work(host) for host in hosts}
+    def each(self, step: str, hosts: list[str], work: Callable[[str], dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        answers = {host: work(host) for host in hosts}
+        self.steps.append((step, hosts, sum(bool(holder.descriptors()) for holder in self.holders.values())))
+        return answers
 
     def ask(self, host: str, request: dict[str, Any]) -> dict[str, Any]:
         self.calls[request["call"]] += 1
@@ -94,7 +97,8 @@ def test_free_hosts_are_asked_once_each_all_at_the_same_time(
     hosts, taking = leases("one")
     choice = taking.take(facts(), chooses(5))
     assert choice is not None
-    assert (hosts.turns, dict(hosts.calls)) == (1, {"lease": 5})
+    assert hosts.steps == [("lease", HOSTS, 5)]
+    assert hosts.calls["lease"] == 5
     assert free(tmp_path) == [False] * 5
 
 
@@ -105,6 +109,8 @@ def test_what_was_got_is_given_back_before_hosts_are_asked_in_order(
     assert other.take({**facts(), **{host: {"problem": "away"} for host in HOSTS[:4]}}, chooses(1)) is not None
     hosts, taking = leases("one")
     assert taking.take(facts(), chooses(5)) is None, "n4 is in use"
+    in_order = [("lease", HOSTS[place : place + 1], min(place + 1, 4)) for place in range(5)]
+    assert hosts.steps == [("lease", HOSTS, 4), ("look", HOSTS[:4], 0), *in_order]
     hosts.close()  # its connections end with it
     assert free(tmp_path) == [True] * 4 + [False]
 
