@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-PROCESSES = 3
+PROCESSES = 4
 """Even on two cores: tests with clusters mostly wait."""
 
 MEASURED = 4

@@ -73,25 +73,28 @@ class Clusters:
 
     def __init__(self, config: pytest.Config) -> None:
         self.path: str | None = getattr(config, "workerinput", {}).get(GROUPS)
-        self.users: dict[str, set[str]] = defaultdict(set)
+        self.groups: dict[str, str] = {}
+        self.users: dict[tuple[str, str], set[str]] = defaultdict(set)
+        """The tests that will run here and share a fixture, by their group and its name."""
 
     @pytest.hookimpl(tryfirst=True)  # before xdist reports to the controller that this process has collected
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         shared = {item.nodeid: shared_fixtures(item) for item in session.items}
+        if self.path:
+            self.groups = groups(shared)
+            new = Path(f"{self.path}.{os.getpid()}")
+            new.write_text(json.dumps(self.groups), encoding="utf-8")
+            new.replace(self.path)
         for nodeid, names in shared.items():
             for name in names:
-                self.users[name].add(nodeid)
-        if self.path:
-            new = Path(f"{self.path}.{os.getpid()}")
-            new.write_text(json.dumps(groups(shared)), encoding="utf-8")
-            new.replace(self.path)
+                self.users[self.groups.get(nodeid, ""), name].add(nodeid)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
         """Take a cluster down after its last test: it would cost other tests CPU time until the end."""
         result = yield
         for name in shared_fixtures(item):
-            users = self.users[name]
+            users = self.users[self.groups.get(item.nodeid, ""), name]
             users.discard(item.nodeid)
             if not users and ":" not in name:
                 finish(item, name)
@@ -125,7 +128,12 @@ def shared_fixtures(item: pytest.Item) -> list[str]:
 
 
 def groups(shared: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """The groups of tests: tests are in one group if they share something, directly or through others."""
+    """The groups of tests: tests are in one group if they share something, directly or through others.
+
+    A test with clusters of several kinds, of which there are few, is in the group of the first: its process starts the
+    others for it, as otherwise one process would have all tests with clusters.
+    """
+    grouped = {nodeid: of_one_kind(names) for nodeid, names in shared.items()}
     leader: dict[str, str] = {}
 
     def find(name: str) -> str:
@@ -133,12 +141,18 @@ def groups(shared: Mapping[str, Iterable[str]]) -> dict[str, str]:
             name = leader[name]
         return name
 
-    for names in shared.values():
-        first, *others = [*names] or [""]
+    for names in grouped.values():
+        first, *others = names or [""]
         for other in others:
             a, b = sorted((find(first), find(other)), key=lambda name: (":" in name, name))  # clusters give the name
             leader[b] = a
-    return {nodeid: find(next(iter(names))) for nodeid, names in shared.items() if [*names]}
+    return {nodeid: find(names[0]) for nodeid, names in grouped.items() if names}
+
+
+def of_one_kind(names: Iterable[str]) -> list[str]:
+    """The names without clusters of another kind than the first, such as `slurm_accounting` after `kube_nodes`."""
+    kinds = [name.partition("_")[0] for name in sorted(names) if ":" not in name]
+    return [name for name in sorted(names) if ":" in name or name.partition("_")[0] == kinds[0]]
 
 
 def shares(weights: Mapping[str, float], clusters: Iterable[str], processes: int) -> list[list[str]]:

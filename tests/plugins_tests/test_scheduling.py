@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.plugins import scheduling
 
 if TYPE_CHECKING:
@@ -20,6 +22,16 @@ def test_tests_that_share_something_even_through_others_are_in_one_group() -> No
     found = scheduling.groups(shared)
 
     assert found == {"a": "slurm", "b": "slurm", "c": "slurm", "d": "kube", "f": "y.py:big"}
+
+
+def test_a_test_with_clusters_of_several_kinds_does_not_put_all_tests_with_clusters_into_one_group() -> None:
+    shared = {"a": ["kube_nodes"], "b": ["kube_nodes", "slurm", "x.py:big"], "c": ["slurm"], "d": ["x.py:big"]}
+    shared |= {"e": ["kube_controllers", "kube_nodes"]}
+
+    found = scheduling.groups(shared)
+
+    kube = found["a"]
+    assert found == {"a": kube, "b": kube, "c": "slurm", "d": kube, "e": kube}
 
 
 def test_clusters_go_to_one_process_up_to_its_share_of_the_work() -> None:
@@ -79,6 +91,12 @@ def test_after_all():
     pass
 """
 
+BOTH = """
+
+def test_with_both(kube, slurm):
+    pass
+"""
+
 MODULE = """
 import pytest
 
@@ -106,6 +124,26 @@ def test_each_cluster_starts_once_and_is_taken_down_after_its_last_test(inner: C
     assert [text for _, text in notes].count("dear up") == 1
     both = {pid for pid, text in notes if text.startswith("test_alone")}
     assert len({pid for pid, _ in notes}) == 2, both
+
+
+@pytest.mark.parametrize("processes", ["-n0", "-n2"])
+def test_a_test_with_two_clusters_has_both_and_leaves_neither_up(inner: Callable[..., Inner], processes: str) -> None:
+    files = {"conftest.py": CONFTEST, "test_clusters.py": CLUSTERS + BOTH}
+
+    done = inner(files, processes)
+
+    assert "7 passed" in done.lines[-1], done.text
+    notes = [line.split(" ", 1) for line in (done.results.parent / "inner/notes").read_text().splitlines()]
+    for process in {pid for pid, _ in notes}:
+        up: set[str] = set()
+        for text in (text for pid, text in notes if pid == process):
+            name, _, change = text.partition(" ")
+            if change:
+                up = up | {name} if change == "up" else up - {name}
+            wanted = {"slurm", "kube"} if name == "test_with_both" else {name.split("[")[0].removeprefix("test_with_")}
+            assert change or "after" in name or wanted <= up, notes
+        assert not up
+    assert [text for _, text in notes].count("kube up") == 1
 
 
 def test_the_longest_tests_of_the_last_run_come_first(inner: Callable[..., Inner], tmp_path: Path) -> None:
