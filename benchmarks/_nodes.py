@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.agent.group import process
+from launcher.agent.group.elastic import ElasticNodes
 from launcher.agent.group.rendezvous import FixedNodes
 from launcher.agent.store.client import Client
 from launcher.agent.store.server import Server
@@ -81,7 +82,7 @@ class Share:
     """The nodes of one process."""
 
     def __init__(self, job: Job, ranks: Sequence[int], port: int, listener: socket.socket | None) -> None:
-        self.nodes: dict[int, FixedNodes] = {}
+        self.nodes: dict[int, FixedNodes | ElasticNodes] = {}
         self.errors: list[str] = []
         self._job, self._ranks, self._port, self._listener = job, ranks, port, listener
 
@@ -109,8 +110,12 @@ class Share:
     def _node(self, rank: int) -> None:
         try:
             setup: Any = {"host": f"n{rank}", "node_rank": rank}
-            store = process._present_store(self._job, setup, None, self._connected)  # type: ignore[arg-type]
-            nodes = FixedNodes(self._job, rank, f"n{rank}", "127.0.0.1", store, lambda *_, **__: None)
+            kind: Any = FixedNodes
+            if self._job.elastic:
+                kind, store = ElasticNodes, self._connected()
+            else:
+                store = process._present_store(self._job, setup, None, self._connected)  # type: ignore[arg-type]
+            nodes = kind(self._job, rank, f"n{rank}", "127.0.0.1", store, lambda *_, **__: None)
             nodes.network.fabric = fabric(rank)
             nodes.next_rendezvous(1)
             if self._job.contract != "torchrun":

@@ -1,6 +1,6 @@
 """What a run of many nodes costs its control plane: calls and bytes of the run's store, from start to verdict.
 
-    python benchmarks/scale.py [--nodes 64,256,1000] [--rest 20] [--agents 16,64]
+    python benchmarks/scale.py [--nodes 64,256,1000] [--rest 20] [--elastic] [--agents 16,64]
 
 The code is that of real nodes: each joins, meets all others, tries their addresses, watches, and learns the verdict.
 Many nodes share a process, with a thread for each, and node 0 with the run's store has a process of its own. Each node
@@ -71,9 +71,9 @@ class Result(NamedTuple):
 class Shares:
     """All processes of one size, the first with node 0."""
 
-    def __init__(self, nodes: int, contract: str) -> None:
+    def __init__(self, nodes: int, contract: str, *, elastic: bool) -> None:
         job = Job("r-1", ["x.py"], "script", "/", {}, "/", {}, min_nodes=nodes, max_nodes=nodes)
-        job = job._replace(key="k" * 32, contract=contract)
+        job = job._replace(key="k" * 32, contract=contract, replaceable=elastic)
         listener = Counted(fileno=ports.listening(only="127.0.0.1").detach())
         port, context = ports.port_of(listener), multiprocessing.get_context("fork")
         cuts = [range(1), *(range(first, min(nodes, first + PER_PROCESS)) for first in range(1, nodes, PER_PROCESS))]
@@ -117,9 +117,9 @@ class Shares:
             channel.close()
 
 
-def measure(nodes: int, rest_s: float, contract: str = "torchrun") -> Result:
+def measure(nodes: int, rest_s: float, contract: str = "torchrun", *, elastic: bool = False) -> Result:
     """Start a run of this size, let it rest, and end it by the failure of one node."""
-    shares = Shares(nodes, contract)
+    shares = Shares(nodes, contract, elastic=elastic)
     try:
         empty, began = shares.ask("counts")[0], time.monotonic()
         shares.ask("start")
@@ -185,9 +185,11 @@ def main() -> None:
     parser.add_argument("--rest", type=float, default=20.0, metavar="SECONDS", help="how long each run is left alone")
     parser.add_argument("--agents", default="", help="sizes of runs with real agents; each takes about 18 MiB")
     parser.add_argument("--contract", default="torchrun", help="others tell each node the addresses of all")
+    parser.add_argument("--elastic", action="store_true", help="nodes that may be replaced by others")
     options = parser.parse_args()
     if options.nodes:
-        show([measure(int(nodes), options.rest, options.contract) for nodes in options.nodes.split(",")])
+        about: dict[str, Any] = {"contract": options.contract, "elastic": options.elastic}
+        show([measure(int(nodes), options.rest, **about) for nodes in options.nodes.split(",")])
     if options.agents:
         show_agents([_agents.measure(int(nodes)) for nodes in options.agents.split(",")])
 

@@ -25,12 +25,7 @@ LAYERS = (
 )
 """Packages of `launcher`, and files beside them; each may import those below it."""
 
-TORCH_ALLOWED = {
-    "group/elastic.py",
-    "group/dynamic_rendezvous.py",
-    "group/torchelastic.py",
-    "forkserver/workers_store.py",
-}
+TORCH_ALLOWED = {"forkserver/workers_store.py"}
 
 
 def layer(path: Path) -> int:

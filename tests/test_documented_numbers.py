@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import fields
 
 import pytest
 
 from launcher.agent.fabric import network_variables
 from launcher.agent.failures import RESULTS
-from launcher.agent.group import losses, nodes, waits, watch, workers
+from launcher.agent.group import elastic, losses, nodes, waits, watch, workers
 from launcher.agent.job import Job
 from launcher.agent.network import reach, secure
 from launcher.agent.store import connection, server
@@ -40,13 +39,6 @@ def default(cls: type, name: str) -> object:
     """The default of an option; durations in seconds."""
     (value,) = [field.default for field in fields(cls) if field.name == name]
     return parse_duration(value, name) if isinstance(value, str) else value
-
-
-def elastic(name: str) -> tuple[float]:
-    """A number of `dynamic_rendezvous.py`, which imports torch."""
-    return (
-        float(re.findall(rf"^{name} = ([\d.]+)$", page("launcher/agent/group/dynamic_rendezvous.py"), re.MULTILINE)[0]),
-    )
 
 
 JOB = Job._field_defaults
@@ -87,7 +79,7 @@ NUMBERS: list[tuple[str, str, tuple[object, ...], tuple[object, ...]]] = [
     ),
     ("decisions/0008-first-cause", "waits 2 s for the failure behind it", (workers._FIRST_CAUSE_S,), (2,)),
     ("decisions/0008-first-cause", "for 5 s after the first", (waits.WAITS_S,), (5,)),
-    ("decisions/0012-network-by-evidence", "the workers' address costs 30 s", elastic("_EXPLORE_S"), (30,)),
+    ("decisions/0012-network-by-evidence", "is silent costs 30 s", (elastic._EXPLORE_S,), (30,)),
     ("decisions/0009-run-directory", "64 KiB are set aside", (sizes.RESERVED_BYTES,), (64 << 10,)),
     ("decisions/0006-one-verdict-per-round", "with exit code 75", (RESULTS["lost"],), (75,)),
     ("testing", "the last 200 kB of each", (failures.MAX_BYTES,), (200_000,)),
@@ -135,8 +127,8 @@ NUMBERS: list[tuple[str, str, tuple[object, ...], tuple[object, ...]]] = [
     ("fabric", "over 65 nodes", (reach._ALL,), (65,)),
     ("fabric", "a quarter of a second", (reach._SETTLE_S,), (0.25,)),
     ("fabric", "waited for 4 s", (reach._LIMIT_S,), (4,)),
-    ("fabric", "wait for it for half a minute", elastic("_EXPLORE_S"), (30,)),
-    ("fabric", "five times in a row at most", elastic("_MEETINGS"), (5,)),
+    ("fabric", "wait for it for half a minute", (elastic._EXPLORE_S,), (30,)),
+    ("fabric", "five times in a row at most", (elastic._MEETINGS,), (5,)),
     ("fabric", "an NCCL before 2.21", network_variables._DYNAMIC_GID, (2, 21)),
     ("fabric", "more than twelve nodes", (heat_map.WITH_NUMBERS,), (12,)),
     ("threat-model", "makes 32 random bytes", (len(bytes.fromhex(new_key())),), (32,)),

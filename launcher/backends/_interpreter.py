@@ -21,7 +21,7 @@ def needed(spec: JobSpec) -> tuple[str, int]:
 
 def _of_part(spec: JobSpec) -> tuple[str, int]:
     contract = contracts.load(spec.agents.get("contract") or "torchrun")
-    torch = SURELY if spec.nodes.elastic else Program(list(spec.command), spec.kind, spec.cwd).wants_torch()
+    torch = Program(list(spec.command), spec.kind, spec.cwd).wants_torch()
     if contract.module == "torch":
         return "torch", torch
     if contract.module and spec.kind != "program":

@@ -1,125 +1,231 @@
-"""The rendezvous of elastic runs: torchelastic's, without its waits for nodes that have exited or send nothing."""
+"""The rendezvous of elastic runs: who has a place in which round, as the nodes learn it over the run's store."""
 
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.agent.forkserver.setup import Setup
-from launcher.agent.group.workers_network import WorkersNetwork
-from launcher.agent.job import Job
-from launcher.agent.network import ports
+from launcher.agent.group import places
+from launcher.agent.group.errors import NotNeededError
 from launcher.agent.store.client import Client
-from launcher.agent.store.interface import Prefixed
-from launcher.agent.store.server import Server
+from tests.agent.meetings import LIMIT_S, Run
 
 if TYPE_CHECKING:
-    from torch.distributed.elastic.rendezvous.api import RendezvousInfo
+    from collections.abc import Callable, Iterator
 
-    from launcher.agent.group import dynamic_rendezvous
-    from launcher.agent.messages import Rendezvous
-    from launcher.agent.store.interface import Store
-
-pytestmark = pytest.mark.torch
-KEY = "k" * 64
+    from tests.agent.harness import Runner
 
 
-def here() -> Store:
-    """A store of this process alone."""
-    return Server(ports.listening(only="127.0.0.1"), KEY)
+@pytest.fixture
+def run() -> Iterator[Callable[..., Run]]:
+    made: list[Run] = []
+
+    def make(*args: Any, **options: Any) -> Run:
+        made.append(Run(*args, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
 
 
-def node_of(port: int, rank: int) -> dynamic_rendezvous.ElasticNodes:
-    """A node of a run with one or two nodes, with its own connection."""
-    from launcher.agent.group import dynamic_rendezvous
-
-    store = Client("127.0.0.1", port, key=KEY, timeout_s=60)
-    where: Rendezvous = {"addr": "127.0.0.1"}
-    asked = Job(
-        "r", ["x.py"], "script", "/", {}, "/", where, min_nodes=1, max_nodes=2, rdzv_timeout_s=60, last_call_s=1.0
-    )
-    return dynamic_rendezvous.ElasticNodes(asked, rank, f"n{rank}", "127.0.0.1", store, lambda *_, **__: None)
-
-
-def meet(*nodes: dynamic_rendezvous.ElasticNodes) -> list[RendezvousInfo]:
-    """What the nodes learn in their next round, which all join at once; waits less than their rendezvous timeout."""
-    found: dict[int, RendezvousInfo] = {}
-    threads = [
-        threading.Thread(target=lambda at=at, node=node: found.update({at: node.next_rendezvous()}), daemon=True)
-        for at, node in enumerate(nodes)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert sorted(found) == list(range(len(nodes))), "some wait"
-    return [found[at] for at in range(len(nodes))]
-
-
-def test_a_new_node_that_is_not_rank_0_does_not_wait() -> None:
-    """Torch's handler waits there for an address that rank 0 announces only in its own first round."""
-    listener = ports.listening(only="127.0.0.1")
-    Server(listener, KEY)
-    first = node_of(ports.port_of(listener), 0)
-    assert meet(first)[0].world_size == 1
-    second = node_of(ports.port_of(listener), 1)
-    held: list[int] = []
-    first.network.master_port.hand_over = lambda sock: held.append(ports.port_of(sock))
-
-    infos = meet(first, second)
-
-    assert [(info.rank, info.world_size) for info in infos] == [(0, 2), (1, 2)]
-    assert {info.bootstrap_store_info.master_port for info in infos if info.bootstrap_store_info} == set(held)
-    assert len(held) == 1
-    for node in (first, second):
-        node.shutdown()
-        for client in (node.store, node._watch._store):
-            client.close()
-    listener.close()
-
-
-def test_nodes_meet_once_more_when_one_is_lost_before_its_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the first round another node is rank 0, and never announces where the workers are to meet."""
-    from torch.distributed.elastic.rendezvous.api import RendezvousInfo
-
-    from launcher.agent.group import dynamic_rendezvous
-
-    monkeypatch.setattr(dynamic_rendezvous, "_EXPLORE_S", 0.05)
-    store = here()
-    parts = [Prefixed(f"round/{number}", store) for number in range(2)]
-    rounds = [RendezvousInfo(parts[0], 1, 2, None), RendezvousInfo(parts[1], 0, 1, None)]  # type: ignore[arg-type]
-    told: list[tuple[str, Any]] = []
-    node: Any = dynamic_rendezvous.ElasticNodes.__new__(dynamic_rendezvous.ElasticNodes)
-    node.job = SimpleNamespace(master_port=None, on_loopback=True, min_nodes=1, rdzv_timeout_s=9.0, unreachable_s=30.0)
-    node.network, node.own_addr = WorkersNetwork(node.job, lambda *_, **__: None), "127.0.0.1"
-    node.own_workers = 3
-    node.round, node.stopping, node._tell = -1, threading.Event(), lambda name, **about: told.append((name, about))
-    node._watch = SimpleNamespace(verdict=None, begin=lambda *_, **__: None, verdicts=dict, learn=lambda _: None)
-    node.store = store
-    node._dynamic = SimpleNamespace(next=lambda: rounds.pop(0), participants={"n0"}, wait_for_more=lambda _: None)
-
-    met = node.next_rendezvous()
-
-    assert (met.rank, met.world_size, met.bootstrap_store_info.master_addr) == (0, 1, "127.0.0.1")
-    assert node.round == 1
-    assert [name for name, _ in told] == ["warning"]
-    assert "for all nodes' numbers of workers; the nodes meet once more" in told[0][1]["message"]
-    assert node.counts == [3]
-
-
-@pytest.mark.parametrize(
-    ("nodes", "replaceable", "elastic"), [((2, 2), False, False), ((1, 2), False, True), ((2, 2), True, True)]
-)
-def test_the_fork_server_imports_torch_before_it_forks_a_group_that_needs_it(
-    nodes: tuple[int, int], replaceable: bool, elastic: bool
+def test_nodes_have_the_ranks_of_their_order_in_the_plan_and_learn_how_many_workers_each_has(
+    run: Callable[..., Run],
 ) -> None:
-    """Else the group's process would import torch as well: a second of CPU more on each node."""
-    job = Job(
-        "r", ["x.py"], "script", "/", {}, "/r", {}, min_nodes=nodes[0], max_nodes=nodes[1], replaceable=replaceable
-    )
-    setup: Any = Setup(*[None] * len(Setup._fields))._replace(job=job._asdict())  # type: ignore[arg-type]
+    nodes = run(3, 3)
+    asks = [nodes.asks(rank, workers) for rank, workers in ((2, 4), (0, 2), (1, 2))]
 
-    assert (setup.elastic, job.elastic) == (elastic, elastic)
+    places_ = [ask.result() for ask in asks]
+
+    assert [place.rank for place in places_] == [2, 0, 1]
+    assert all(place.workers == [2, 2, 4] for place in places_)
+    assert len({(place.master_addr, place.master_port) for place in places_}) == 1
+
+
+def test_the_first_round_waits_for_more_nodes_until_the_last_call(run: Callable[..., Run]) -> None:
+    nodes = run(1, 3, last_call_s=2.0)
+    first = nodes.asks(0)
+    assert first.waits()
+
+    second = nodes.asks(1)
+
+    assert (first.result().workers, second.result().rank) == ([1, 1], 1)
+
+
+def test_a_node_that_comes_later_has_all_meet_again_and_does_not_wait_for_one_that_left(
+    run: Callable[..., Run],
+) -> None:
+    nodes = run(1, 2, last_call_s=0.0)
+    (first,) = nodes.meet(0)
+    second = nodes.asks(1)
+    while not first.node.restart_requested():
+        time.sleep(0.01)
+
+    again = nodes.asks(first.node)
+
+    assert [ask.result().rank for ask in (again, second)] == [0, 1]
+    assert (first.node.round, second.node.round, first.node.restarts) == (1, 1, 0)
+
+
+def test_the_others_meet_again_when_one_is_lost_or_when_its_workers_fail(run: Callable[..., Run]) -> None:
+    nodes = run(1, 3)
+    first, second, third = nodes.meet(0, 1, 2)
+
+    nodes.lose(third.node)
+    while not second.node.restart_requested():
+        time.sleep(0.01)
+    second.node.request_restart()
+    asks = [nodes.asks(first.node), nodes.asks(second.node)]
+
+    assert [ask.result().workers for ask in asks] == [[1, 1]] * 2
+    assert [first.node.restarts, second.node.restarts] == [0, 1]
+
+
+def test_a_node_without_a_place_waits_beyond_the_limit_and_takes_that_of_a_lost_one(run: Callable[..., Run]) -> None:
+    nodes = run(2, 2, timeout_s=3.0)
+    first, second = nodes.meet(0, 1)
+    spare = nodes.asks(2)
+    time.sleep(3.5)
+    assert spare.waits()
+    assert nodes.messages("waiting") == ["a place: the run has its 2 nodes"]
+
+    nodes.lose(second.node)
+    again = nodes.asks(first.node)
+
+    assert [ask.result().workers for ask in (again, spare)] == [[1, 1]] * 2
+
+
+def test_a_node_whose_workers_end_slowly_keeps_its_place_although_another_waits_for_one(
+    run: Callable[..., Run],
+) -> None:
+    nodes = run(2, 2)
+    first, second = nodes.meet(0, 1)
+    spare = nodes.asks(2)
+    assert spare.waits()
+
+    first.node.request_restart()
+    again = nodes.asks(first.node)
+    assert again.waits()
+    slow = nodes.asks(second.node)
+
+    assert [ask.result().rank for ask in (again, slow)] == [0, 1]
+    assert spare.waits()
+
+
+def test_one_whose_workers_do_not_end_loses_it(run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "_LATE_S", 0.2)
+    nodes = run(2, 2)
+    first, _ = nodes.meet(0, 1)
+    spare = nodes.asks(2)
+    assert spare.waits()
+
+    first.node.request_restart()
+    again = nodes.asks(first.node)
+
+    assert [ask.result().rank for ask in (again, spare)] == [0, 1]
+
+
+def test_once_a_node_has_finished_those_that_come_start_no_round_and_are_not_needed(run: Callable[..., Run]) -> None:
+    nodes = run(1, 2, last_call_s=0.0)
+    (first,) = nodes.meet(0)
+    assert first.node.finished()
+
+    late = nodes.asks(1)
+    assert late.waits()
+    assert not first.node.restart_requested()
+    first.node.set_closed()
+
+    assert isinstance(late.error(), NotNeededError)
+    assert isinstance(nodes.asks(1).error(), NotNeededError)
+
+
+def test_a_loss_after_that_has_all_meet_again(run: Callable[..., Run]) -> None:
+    nodes = run(1, 2)
+    first, second = nodes.meet(0, 1)
+    assert not first.node.finished()
+
+    nodes.lose(second.node)
+    while not first.node.restart_requested():
+        time.sleep(0.01)
+
+    assert nodes.asks(first.node).result().workers == [1]
+
+
+def test_too_few_nodes_are_told_and_given_up_at_the_limit(run: Callable[..., Run]) -> None:
+    nodes = run(2, 3, timeout_s=3.0)
+
+    error = nodes.asks(0).error()
+
+    assert str(error) == "waited 3 s for 2 nodes: fewer have come"
+    assert nodes.messages("waiting") == ["2 nodes, of which 1 is there"]
+
+
+def test_one_that_is_lost_while_it_asks_holds_up_no_other(run: Callable[..., Run]) -> None:
+    """Its request has a number, and never arrives."""
+    nodes = run(2, 2)
+    nodes.store.add(places.NUMBERED, 1)
+
+    first, second = nodes.meet(0, 1)
+
+    assert [first.result().rank, second.result().rank] == [0, 1]
+
+
+def test_the_others_meet_once_more_when_one_is_lost_before_its_workers_start(run: Callable[..., Run]) -> None:
+    """The others must not wait for the address of a node that is lost."""
+    nodes = run(2, 3, last_call_s=3.0)
+    first, second, third = (nodes.node(rank) for rank in range(3))
+    began, agree = threading.Event(), first._agree
+
+    def hang(_: int) -> dict[str, Any]:
+        began.set()
+        time.sleep(60)
+        return {}
+
+    first._agree = hang  # type: ignore[assignment, method-assign]
+    asks = [nodes.asks(node) for node in (first, second, third)]
+    assert began.wait(LIMIT_S)  # the third one waits for the first one's address
+
+    first._agree = agree  # type: ignore[method-assign]
+    nodes.lose(second)
+    again = nodes.asks(first)
+
+    assert [ask.result().workers for ask in (again, asks[2])] == [[1, 1]] * 2
+    assert nodes.messages("warning") == [
+        "a node of this round was lost, or has ended its workers; the nodes meet once more"
+    ]
+
+
+def test_a_node_makes_as_few_calls_in_a_run_of_fifty_as_in_one_of_three(
+    run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch's rendezvous changes one state with all nodes: there, a node of many has many changes to repeat."""
+    calls: dict[str, int] = {}
+    ask = Client._ask
+
+    def counted(self: Client, call: str, *args: Any) -> Any:
+        name = threading.current_thread().name
+        if name.startswith("asks"):
+            calls[name] = calls.get(name, 0) + 1
+        return ask(self, call, *args)
+
+    most = []
+    monkeypatch.setattr(Client, "_ask", counted)
+    for count in (3, 50):
+        calls.clear()
+        run(count, count).meet(*range(count))
+        most.append(max(calls.values()))
+
+    assert most[0] == most[1] <= 8, most
+
+
+def test_an_elastic_run_needs_no_torch(agents: Runner) -> None:
+    (agents.directory / "torch.py").write_text("raise SystemExit('imported')\n")
+
+    run = agents("import os\nprint(os.environ['WORLD_SIZE'])\n", nodes="1:2", env=(f"PYTHONPATH={agents.directory}",))
+
+    assert run.result() == "success"
+    assert run.stdout == {0: b"2\n", 1: b"2\n"}
+    assert {facts["torch_version"] for facts in run.of("host_facts")} == {None}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import atexit
-import inspect
 import re
 import runpy
 from pathlib import Path
@@ -21,22 +20,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 LACKS_CLEAR = "import atexit\ndel atexit._clear\n"
 
-ELASTIC = """
-from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
-from torch.distributed.elastic.rendezvous import dynamic_rendezvous
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
-"""
-
 PRIVATE = {
     "launcher/agent/forkserver/cpython.py": (
         "_clear _ncallbacks _run_module_as_main _current_frames _zip_directory_cache _registry"
     ),
     "launcher/agent/forkserver/workers_store.py": "master_listen_fd",
-    "launcher/agent/group/torchelastic.py": (
-        "_start_workers _stop_workers _shutdown _monitor_workers _rendezvous _assign_worker_ranks _exit_barrier "
-        "_remaining_restarts _worker_group _bootstrap_store_info _shared_tcp_store_server _state_holder _this_node "
-        "_get_store"
-    ),
     "launcher/backends/slurm/submitit.py": (
         "_get_job_id_from_submission_command _make_command _num_calls _info_dict _last_status_check "
         "_make_submission_file_text _make_submission_command _submit_command"
@@ -48,12 +36,6 @@ PRIVATE = {
 """Names of torch, submitit and CPython that are not public, by the one file that may use them."""
 
 FOREIGN = {"torch", "submitit", "atexit", "runpy", "zipimport", "sys", "threading"}
-
-
-def made(name: str, then: str) -> str:
-    """Code that makes torch initialise objects of that class differently."""
-    body = f"    before(self, *args, **kwargs)\n    {then}"
-    return f"before = {name}.__init__\ndef other(self, *args, **kwargs):\n{body}\n{name}.__init__ = other\n"
 
 
 def test_this_python_has_all_that_forked_workers_need() -> None:
@@ -87,75 +69,12 @@ def test_where_python_lacks_one_workers_are_spawned(agents: Runner) -> None:
 
 
 @pytest.mark.torch
-def test_this_torch_has_all_that_elastic_runs_need() -> None:
+def test_the_store_of_this_torch_can_serve_at_our_socket() -> None:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     from launcher.agent.forkserver import workers_store
-    from launcher.agent.group import torchelastic
 
-    torchelastic.check()
     workers_store.check(TCPStore)
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize(
-    ("change", "lacks"),
-    [
-        pytest.param("del SimpleElasticAgent._exit_barrier", "SimpleElasticAgent._exit_barrier()", id="a method"),
-        pytest.param(
-            "SimpleElasticAgent._stop_workers = lambda self, group: None",
-            "SimpleElasticAgent._stop_workers(worker_group)",
-            id="a method's argument",
-        ),
-        pytest.param(
-            "SimpleElasticAgent._monitor_workers = lambda self, worker_group, closely: None",
-            "SimpleElasticAgent._monitor_workers(worker_group)",
-            id="a method wants more",
-        ),
-        pytest.param(
-            made("SimpleElasticAgent", "self._left = self._remaining_restarts\n    del self._remaining_restarts"),
-            "SimpleElasticAgent._remaining_restarts",
-            id="a number that is sent to peers",
-        ),
-        pytest.param(
-            made(
-                "DynamicRendezvousHandler",
-                "self._store_info = self._bootstrap_store_info\n    del self._bootstrap_store_info",
-            ),
-            "DynamicRendezvousHandler._bootstrap_store_info",
-            id="an attribute that is written",
-        ),
-        pytest.param(
-            made("DynamicRendezvousHandler", "self._shared_tcp_store_server = ()"),
-            "DynamicRendezvousHandler._shared_tcp_store_server",
-            id="of another kind",
-        ),
-        pytest.param(
-            "del dynamic_rendezvous.RendezvousTimeout",
-            "a name (cannot import name 'RendezvousTimeout' from "
-            "'torch.distributed.elastic.rendezvous.dynamic_rendezvous'",
-            id="a class",
-        ),
-    ],
-)
-def test_an_elastic_run_reports_what_its_torch_lacks_and_starts_no_worker(
-    agents: Runner, change: str, lacks: str
-) -> None:
-    from torch.distributed.elastic.rendezvous import api
-
-    if "_store" in change and "server_port" not in inspect.signature(api.RendezvousStoreInfo.build).parameters:
-        pytest.skip("this torch keeps no address for the workers' store")
-    (agents.directory / "preloaded.py").write_text(ELASTIC + change)
-    script = "# distlaunch: preload preloaded\nimport torch\nprint('started')\n"
-
-    run = agents(script, nodes="1:2", env=(f"PYTHONPATH={agents.directory}",))
-
-    assert run.result() == "failed"
-    assert not run.stdout
-    message = run.cause()["message"]
-    assert f": it lacks {lacks}" in message
-    assert message.startswith("elastic runs do not support torch 2.")
-    assert message.endswith("(--nodes 2, not 1:2) needs nothing of it; plain torchelastic is what torchrun starts")
 
 
 @pytest.mark.torch
@@ -222,8 +141,8 @@ def test_no_other_file_uses_a_private_name(directory: str) -> None:
         ("import torch as t\nt.cpu._is_it()", {"_is_it"}),
         ("from torch.utils import _pytree", {"_pytree"}),
         ("from submitit.slurm.slurm import SlurmExecutor\nSlurmExecutor._call('x')", {"_call"}),
-        ("handler._this_node = 1", {"_this_node"}),
-        ("class A(B):\n    def _exit_barrier(self): pass", {"_exit_barrier"}),
+        ("job._make_command = 1", {"_make_command"}),
+        ("class A(B):\n    def _submit_command(self): pass", {"_submit_command"}),
         ("getattr(torch, '_foreach_copy_')", {"_foreach_copy_"}),
         ("import os\nos._exit(self._own, torch.__version__)", set()),
     ],

@@ -130,5 +130,5 @@ def fork_for_program(cwd: Optional[str] = None, *, scripts: bool = False) -> Opt
         for name in ("stdin", "stdout", "stderr"):
             worker.renew(name)
     else:  # while the agent prepares the setup
-        from ..group import process, static  # noqa: F401 - for the worker group's process, which is forked from this one
+        from ..group import process, worker_group  # noqa: F401 - for the worker group's process, which is forked from this one
     raise Child(lambda: server.serve(server_end, group_end))

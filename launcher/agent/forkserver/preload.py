@@ -63,7 +63,7 @@ class Preload:
             with_torch.append("torch._dynamo")
         extra = [*(setup.job["preload"] or []), *setup.program.preloads()]
         self.more = bool(extra)
-        wants_torch = setup.elastic or (forks and (imported.used() is not None or self._imports_torch_ahead()))
+        wants_torch = forks and (imported.used() is not None or self._imports_torch_ahead())
         worker.set_environment({**setup.env, **_IMPORT_TIME})
         began = time.monotonic()
         if not getattr(sys.flags, "safe_path", False) and setup.program.kind != "program":

@@ -53,18 +53,13 @@ class ForkServer:
     def serve(self) -> Task:
         """Import, then answer requests until the agent exits."""
         worker.set_environment(self.setup.env)
-        if not self.setup.elastic:  # it meets the other nodes while this process imports
-            task = self.group.fork(self.setup, self.agent, self.signals)
-            if task is not None:
-                return task
+        task = self.group.fork(self.setup, self.agent, self.signals)  # it meets the other nodes while this one imports
+        if task is not None:
+            return task
         self.preload.compile()
         self.start.look_at_program()
         self.preload.run(forks=self.start.forks)
         self.start.look_at_imports(preloads_more=self.preload.more)
-        if self.setup.elastic:
-            task = self.group.fork(self.setup, self.agent, self.signals)
-            if task is not None:
-                return task
         if self.start.forks:
             ending.look()
             worker.forget_lines()

@@ -30,11 +30,6 @@ class Setup(NamedTuple):
     listen_fd: Optional[int]
     """The socket of the run's store, on node 0, which the worker group's process takes over."""
 
-    @property
-    def elastic(self) -> bool:
-        """`Job.elastic`: torch's own rendezvous is used, so the group's process is forked after the import of torch."""
-        return bool(self.job["min_nodes"] != self.job["max_nodes"] or self.job["replaceable"])
-
     def other_python(self) -> str:
         """The interpreter that runs the workers instead of this one; empty if there is none."""
         return _other_python(self.env)

@@ -1,126 +1,175 @@
-"""One node's workers in an elastic run: torchelastic's agent, with workers that the fork server starts.
-
-Rendezvous, node ranks and the loop are torchelastic's. Ours are only the calls that number, start, watch and stop
-workers, and the common end of all nodes.
-"""
+"""Rendezvous of an elastic run: any number of nodes from `min_nodes` to `max_nodes`; node 0 gives them their places."""
 
 from __future__ import annotations
 
-import signal
-from typing import TYPE_CHECKING, Any, Dict, List
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional
 
-from torch.distributed.elastic.agent.server.api import (
-    RunResult,
-    Worker,
-    WorkerGroup,
-    WorkerSpec,
-    WorkerState,
-)
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
-from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousConnectionError
-from torch.distributed.elastic.rendezvous.api import RendezvousError as TorchRendezvousError
-
-from ..job import Job
-from ..ranks import Group, Ranks, ranks_of
-from ..store.interface import GoneError
-from .agent_link import AgentLink
-from .dynamic_rendezvous import ElasticNodes
-from .errors import NotNeededError, RendezvousError
-from .torchelastic import NodeAgent
-from .workers import MONITOR_S, Workers
+from ..contracts import load
+from ..network import routes
+from ..store.interface import Known, Prefixed, Store, is_met
+from . import places
+from .errors import NotNeededError, RendezvousError, StopRequestedError
+from .nodes import Members, Nodes, Round
+from .places import Place, Places
 
 if TYPE_CHECKING:
-    from ..messages import ExitedWorker, GroupServer
+    from ..messages import Verdict
+
+_EXPLORE_S = 30.0
+"""How long a round waits for all nodes to probe one another, and for the master's address."""
+
+_SAY_SO_S = 2.0
+"""How long a node waits for its place before it reports what it waits for."""
+
+_MEETINGS = 5
+"""How many times in a row nodes meet before they give up."""
+
+_VERDICT = "final/verdict"
 
 
-class ElasticGroup:
-    """One node's part of the worker group."""
+class ElasticNodes(Nodes):
+    """Dynamic rendezvous: nodes come and go, and meet in a new round each time."""
 
-    def __init__(
-        self,
-        job: Job,
-        nodes: ElasticNodes,
-        count: int,
-        server: GroupServer,
-        agent: AgentLink,
-        directory: str,
-    ) -> None:
-        self._workers = Workers(job, nodes, server, agent, directory)
-        nodes.own_workers = count
-        spec = WorkerSpec(
-            role=job.role,
-            local_world_size=count,
-            rdzv_handler=nodes,
-            entrypoint=job.command[0],
-            args=tuple(job.command[1:]),
-            max_restarts=job.max_restarts,
-            monitor_interval=1e-6,  # `look` itself waits, and wakes when something happens
-        )
-        self._agent = _NodeAgent(spec, nodes, self._workers)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.own_addr = self.job.master_addr or routes.towards(self.master_addr)[1] or self.master_addr
+        self._name = f"{self.node_rank}-{os.urandom(8).hex()}"
+        self._places: Optional[Places] = None
+        self._watch.begin(_VERDICT, expects_signs=False)
+        if self.node_rank == 0:
+            self._places = Places(self.job, self.store)
+            self._watch.losses.drop = self._places.lose
+        else:
+            self._watch.be_missed(self._name)
 
-    def run(self) -> bool:
-        """Run until the workers of all nodes have exited; whether they succeeded.
+    def next_rendezvous(self, workers: int) -> Round:
+        """Meet the other nodes in the next round, this one with `workers` workers; its rank 0 chooses the port.
 
-        Raises `NotNeededError`, `RendezvousError`, and `GoneError` if the connection to the store is lost.
+        A node may be lost between the rendezvous and the start of the workers. The others then meet once more, as their
+        workers would wait for it in vain. Raises `RendezvousError` if that does not help.
         """
-        try:
-            self._workers.wait_until_ready()
-            return not self._agent.run().is_failed()
-        except RendezvousClosedError as error:
-            raise NotNeededError from error
-        except RendezvousConnectionError as error:
-            raise GoneError(str(error)) from error
-        except TorchRendezvousError as error:
-            raise RendezvousError(str(error)) from error
+        for _ in range(_MEETINGS):
+            place = self._take_place(workers)
+            self.round, counts = place.round, place.counts
+            self._watch.begin(_VERDICT, expects_signs=True)
+            self.members = Members(Prefixed(f"round/{self.round}", self.store), len(counts))
+            try:
+                master = self._agree(place.rank)
+            except RendezvousError as error:
+                self._tell("warning", message=f"{error}; the nodes meet once more")
+                continue
+            self.network.master_port.serves_workers = master["serves"]
+            return Round(counts, master["addr"], master["port"], place.rank)
+        raise RendezvousError(f"in {_MEETINGS} rounds in a row a node was lost before its workers started")
 
+    def _take_place(self, workers: int) -> Place:
+        """Ask for a place in the next round, and wait for it; reports the wait."""
+        store = self.store
+        number = store.add(places.NUMBERED, 1)
+        store.set(places.key_of_ask(number), json.dumps([number, self.node_rank, self._name, workers]))
+        store.add(places.ASKED, 1)
+        key = places.key_of_answer(number)
+        known: Optional[str] = None
+        began, told = time.monotonic(), False
+        while True:
+            waited = time.monotonic() - began
+            limit_s = self.job.unreachable_s if known == places.FULL else self.job.rdzv_timeout_s - waited
+            pause_s = limit_s if told else min(limit_s, _SAY_SO_S - waited)
+            found, closed = self._wait_for({key: known, places.CLOSED: None}, pause_s)
+            answer = found.decode() if found else None
+            if closed is not None:
+                raise NotNeededError
+            if self._is_to_stop():
+                raise StopRequestedError
+            if answer is not None and answer not in (places.FULL, places.WAIT):
+                return Place(*json.loads(answer))
+            if answer != known:
+                known, began, told = answer, time.monotonic(), False
+                continue
+            told = self._tell_wait(known, time.monotonic() - began, told=told)
 
-class _NodeAgent(NodeAgent):
-    """torchelastic's agent, with workers that are children of the fork server."""
+    def _tell_wait(self, known: Optional[str], waited: float, *, told: bool) -> bool:
+        """Report the wait for a place if that is due; whether it was reported. Raises `RendezvousError` at its end."""
+        limit_s, enough = self.job.rdzv_timeout_s, self.job.min_nodes
+        if known != places.FULL and waited >= limit_s:
+            raise RendezvousError(f"waited {limit_s:.0f} s for {enough} nodes: fewer have come")
+        if told or waited < _SAY_SO_S:
+            return told
+        if known == places.FULL:
+            self._tell("waiting", what=f"a place: the run has its {self.job.max_nodes} nodes")
+            return True
+        (text,) = self.store.peek([places.THERE])
+        there = max(1, int(text or 1))
+        if there < enough:
+            what = f"{enough} nodes, of which {there} {'is' if there == 1 else 'are'} there"
+            self._tell("waiting", what=what, limit_s=limit_s)
+        return True
 
-    def __init__(self, spec: WorkerSpec, nodes: ElasticNodes, workers: Workers) -> None:
-        super().__init__(spec)
-        self._nodes = nodes
-        self._workers = workers
+    def _agree(self, rank: int) -> Dict[str, Any]:
+        """Probe the addresses of this round's nodes, and agree on where the workers meet."""
+        store = self.members.store
+        address = self._explore(rank) or self.own_addr
+        if rank == 0:
+            opened = self.network.master_port.open(self.round, torch=load(self.job.contract).torch)
+            store.set("master", json.dumps({"addr": address, **opened}))
+        (master,) = self._await_round("the master's address of this round", store, {"master": None}, list)
+        found: Dict[str, Any] = json.loads(master or b"")
+        return found
 
-    def start_workers(self, group: WorkerGroup) -> Dict[int, Any]:
-        return dict(self._workers.start(self._group(group), _ranks(group)))
+    def _await_round(
+        self, what: str, store: Store, known: Mapping[str, Known], missing: Callable[[], List[str]]
+    ) -> List[Optional[bytes]]:
+        """`_await`, but raises `RendezvousError` once a node of the round is lost."""
+        *values, again = self._await(what, store, {**known, "again": places.BROKEN}, missing, limit_s=_EXPLORE_S)
+        if is_met(again, places.BROKEN):
+            raise RendezvousError("a node of this round was lost, or has ended its workers")
+        return values
 
-    def end_workers(self, number: signal.Signals, *, last: bool) -> None:
-        if not last or not self._nodes.stopping.is_set():  # else the agent ends them, within the remaining grace time
-            self._workers.end(number)
+    def _explore(self, rank: int) -> Optional[str]:
+        """Probe the addresses of this round's nodes; this node's best address that all of them reach."""
+        if self.network.fabric is None:
+            return None
+        from . import exploring
 
-    def look(self) -> RunResult:
-        self._workers.take_all(MONITOR_S)
-        self._workers.stop_if_asked()
-        failed = self._workers.failed()
-        if failed:
-            self._workers.tell_peers(restarts=self.restarts)
-            return RunResult(state=WorkerState.FAILED, failures={r: self._failure(a) for r, a in failed.items()})
-        if self._workers.ended_by_themselves() and self._nodes.finished():
-            values = {about["rank"]: None for about in self._workers.exited.values()}
-            return RunResult(state=WorkerState.SUCCEEDED, return_values=values)
-        return RunResult(state=WorkerState.HEALTHY)
+        own: Dict[str, str] = self.network.fabric["interfaces"]
+        nodes, usable = self.members.count, []
+        if nodes > 1:
+            usable = exploring.explore(self.members.store, rank, nodes, list(own), self._await_round).usable
+        interfaces = list(dict.fromkeys(own[address] for address in usable))
+        why = f"all {nodes - 1} peers reach this node at"
+        if not interfaces:
+            interfaces, why = list(filter(None, [routes.towards(self.master_addr)[0]])), "the way to node 0 is"
+        self.network.settle(interfaces, why)
+        return usable[0] if usable and not self.job.master_addr else None
 
-    def met(self, group: WorkerGroup) -> None:
-        self._workers.begin_round(self._group(group), _ranks(group))
+    def restart_requested(self) -> bool:
+        """Whether all nodes must meet again: a new one is there, or one is lost, or its workers have failed."""
+        return self._watch.has_reached(f"round/{self.round}/again", places.JOINED)
 
-    def ranks(self, node_rank: int) -> List[Worker]:
-        own = ranks_of(node_rank, self._nodes.counts)
-        return [Worker(r.local_rank, r.rank, r.role_rank, r.world_size, r.role_world_size) for r in own]
+    def request_restart(self) -> None:
+        """Have all nodes meet again, even those that have finished. The restarts of each node are counted apart."""
+        self.members.store.set("outcome", "again")
+        self.restarts += 1
 
-    def _group(self, group: WorkerGroup) -> Group:
-        addr, port = str(group.master_addr), int(group.master_port or 0)
-        size = group.spec.local_world_size
-        nodes, role = group.group_world_size or 1, group.spec.role
-        return Group(group.group_rank or 0, nodes, size, role, addr, port, self.restarts, self._nodes.counts)
+    def finished(self) -> bool:
+        """As in the base class, but False if this round was given up first: this node then meets the others again."""
+        if not self.members.has_finished:
+            fate = self.members.store.compare_set("outcome", "", "ends")
+            if fate == b"again":
+                return False
+        return super().finished()
 
-    def _failure(self, about: ExitedWorker) -> ProcessFailure:
-        path = self._workers.requests.error_file(about["local_rank"])
-        return ProcessFailure(local_rank=about["local_rank"], pid=about["pid"], exitcode=about["code"], error_file=path)
+    def _expected(self) -> int:
+        return self.members.count + (self._places.waiting if self._places else 0)
 
+    def ended(self) -> Optional[Verdict]:
+        """The verdict of a run that was over before this node joined; None: it succeeded."""
+        (verdict,) = self.store.peek([_VERDICT])
+        return json.loads(verdict) if verdict else None
 
-def _ranks(group: WorkerGroup) -> List[Ranks]:
-    return [
-        Ranks(worker.global_rank, worker.local_rank, worker.role_rank, worker.world_size, worker.role_world_size)
-        for worker in group.workers
-    ]
+    def set_closed(self) -> None:
+        """Mark the run as over: no round follows."""
+        self.store.set(places.CLOSED, "")

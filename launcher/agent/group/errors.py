@@ -26,13 +26,3 @@ class RendezvousError(Exception):
 
 class NotNeededError(Exception):
     """The run was over before this node joined."""
-
-
-class UnknownTorchError(Exception):
-    """This node's torch lacks an API that elastic runs need."""
-
-    def __init__(self, version: str, lacks: str) -> None:
-        super().__init__(
-            f"elastic runs do not support torch {version}: it lacks {lacks}. A run with a fixed number of nodes "
-            "(--nodes 2, not 1:2) needs nothing of it; plain torchelastic is what torchrun starts"
-        )

@@ -1,4 +1,4 @@
-"""One node's workers in a run whose ranks an MPI starts: as `FixedGroup`, but each worker waits for its rank."""
+"""One node's workers in a run whose ranks an MPI starts: as `WorkerGroup`, but each worker waits for its rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..mpi.world import Node, World, hub_name
 from ..ranks import Group, Ranks
 from .agent_link import AgentLink
 from .rendezvous import FixedNodes
-from .static import FixedGroup
+from .worker_group import WorkerGroup
 from .workers import MONITOR_S
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _LOOK_S = 5.0
 
 
-class MpiGroup(FixedGroup):
+class MpiGroup(WorkerGroup):
     """One node's part of the worker group, in an MPI world of its own for each round."""
 
     def __init__(self, job: Job, nodes: FixedNodes, server: GroupServer, agent: AgentLink, setup: ServerSetup) -> None:

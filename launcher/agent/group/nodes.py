@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from .. import roles
 from ..job import Job
@@ -64,6 +64,18 @@ class Members:
             self.has_finished = True
             self._finish()
         return has_reached(self.store.name_of("finished"), self.count)
+
+
+class Round(NamedTuple):
+    """What the nodes have agreed on for one round."""
+
+    workers: List[int]
+    """How many workers each node has, by node rank."""
+
+    master_addr: str
+    master_port: int
+    rank: int
+    """This node's."""
 
 
 class Nodes:
@@ -136,6 +148,18 @@ class Nodes:
     def verdict(self) -> Optional[Verdict]:
         """The verdict of this round, if there is one; a lost node counts as one."""
         return self._watch.verdict
+
+    def next_rendezvous(self, workers: int) -> Round:
+        """Meet the other nodes in the next round, this one with `workers` workers. Raises `RendezvousError`."""
+        raise NotImplementedError
+
+    def exchange(self, offer: Dict[str, Any]) -> List[Dict[str, Any]]:
+        """Tell the nodes of a round what this one offers. Elastic runs have no contract that needs it."""
+        raise NotImplementedError
+
+    def restart_requested(self) -> bool:
+        """Whether all nodes are to stop their workers and meet in another round."""
+        raise NotImplementedError
 
     def meet(self, offer: Dict[str, Any]) -> List[Dict[str, Any]]:
         """Tell the nodes of all roles what this one offers; what each does. Runs with roles have fixed nodes."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, NoReturn, Optional, Tuple
@@ -18,10 +17,11 @@ from ..store.interface import GoneError, Known, Store, StoreError
 from ..store.server import Server
 from ..system import garbage, threads
 from .agent_link import AgentLink
-from .errors import NotNeededError, PeerEndedError, RendezvousError, StopRequestedError, UnknownTorchError
+from .errors import NotNeededError, PeerEndedError, RendezvousError, StopRequestedError
 from .rendezvous import OVER, FixedNodes, connect, node_0_is_there
 from .whole import END, goes_on_without
 from .witness import Witness
+from .worker_group import WorkerGroup
 
 if TYPE_CHECKING:
     from ..messages import GroupAgent, GroupServer, Result, ServerSetup, Verdict
@@ -74,9 +74,8 @@ def _result_of(error: Exception, nodes: Any) -> Tuple[Result, str]:
         return ({"result": "stopped"} if nodes.stopping.by_agent else _by_peer(nodes.verdict)), ""
     if isinstance(error, PeerEndedError):
         return _by_peer(error.verdict), ""
-    if isinstance(error, (RendezvousError, UnknownTorchError)):
-        secondary = isinstance(error, RendezvousError)
-        return {"result": "failed", "error": str(error), "kind": Failure.NODE, "secondary": secondary}, ""
+    if isinstance(error, RendezvousError):
+        return {"result": "failed", "error": str(error), "kind": Failure.NODE, "secondary": True}, ""
     if isinstance(error, StoreError):
         verdict = nodes.verdict_on_loss() if nodes is not None else None
         if verdict:
@@ -120,8 +119,6 @@ def _join(setup: ServerSetup, server: GroupServer, agent: AgentLink, listen_fd: 
     addr, port = place["endpoint"]
     if node_rank > 0 and not node_0_is_there(job, addr, port):
         raise NotNeededError if job.elastic else RendezvousError("the agent of node 0 has exited")
-    kind: Any
-    group: Any
 
     def warn(message: str) -> None:
         agent.event("warning", message=message)
@@ -129,20 +126,12 @@ def _join(setup: ServerSetup, server: GroupServer, agent: AgentLink, listen_fd: 
     def connected() -> Store:
         return connect(job, addr, port, listen_fd=listen_fd, warn=warn)
 
-    if job.elastic:  # torch's dynamic rendezvous
-        # It looks up its own host name for every event, which takes seconds each time if DNS does not answer.
-        socket.getfqdn = lambda name="": name or socket.gethostname()
-        try:
-            from . import dynamic_rendezvous, elastic
-        except ImportError as error:
-            raise UnknownTorchError(str(sys.modules["torch"].__version__), f"a name ({error})") from error
-        kind, group = dynamic_rendezvous.ElasticNodes, elastic.ElasticGroup
-        store = connected()
-    else:
-        from .static import FixedGroup
+    kind: Any = FixedNodes
+    if job.elastic:
+        from .elastic import ElasticNodes  # few runs are
 
-        kind, group = FixedNodes, FixedGroup
-        store = _present_store(job, setup, agent, connected)
+        kind = ElasticNodes
+    store = connected() if job.elastic else _present_store(job, setup, agent, connected)
     nodes = kind(job, node_rank, host, addr, store, agent.event)
     nodes.network.fabric = place["fabric"]
     nodes.network.master_port.hand_over = lambda sock: server.send({"listens": True}, [sock.fileno()])
@@ -152,7 +141,7 @@ def _join(setup: ServerSetup, server: GroupServer, agent: AgentLink, listen_fd: 
         from .mpi import MpiGroup
 
         return nodes, MpiGroup(job, nodes, server, agent, setup)
-    return nodes, group(job, nodes, setup["workers"], server, agent, setup["scratch"])
+    return nodes, WorkerGroup(job, nodes, setup["workers"], server, agent, setup["scratch"])
 
 
 def _present_store(job: Job, setup: ServerSetup, agent: AgentLink, connected: Callable[[], Any]) -> Any:

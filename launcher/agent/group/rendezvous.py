@@ -10,7 +10,7 @@ import itertools
 import json
 import socket
 import time
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from ..contracts import load
 from ..failures import Failure
@@ -19,23 +19,13 @@ from ..network import routes
 from ..store.interface import Prefixed, Store, absent
 from ..store.server import Server
 from . import offers
-from .nodes import LOST_S, POLL_S, Members, Nodes
+from .nodes import LOST_S, POLL_S, Members, Nodes, Round
 from .whole import ROLES_DONE, count_finished
 
 _SEE_S = 5.0
 _DONE = "done"
 OVER = "over"
 """Key that shows a late node that the run has succeeded."""
-
-
-class Round(NamedTuple):
-    """What the nodes have agreed on for one round."""
-
-    workers: List[int]
-    """How many workers each node has, by node rank."""
-
-    master_addr: str
-    master_port: int
 
 
 def node_0_is_there(job: Job, addr: str, port: int) -> bool:
@@ -101,7 +91,9 @@ class FixedNodes(Nodes):
             self._explore(known=told is not None)
         self._count_attempts(*go["attempt"])
         self.members = Members(Prefixed(prefix, self.store), nodes, self._finish if self.job.roles else None)
-        return Round([count for count, same in go["workers"] for _ in range(same)], self.master_addr, go["port"])
+        return Round(
+            [count for count, same in go["workers"] for _ in range(same)], self.master_addr, go["port"], self.rank
+        )
 
     def _explore(self, *, known: bool) -> None:
         """Probe the nodes' addresses; the reachable ones decide MASTER_ADDR and this node's interfaces."""

@@ -73,9 +73,9 @@ class Watch:
     def begin(self, key: str, *, expects_signs: bool) -> None:
         """Watch for the verdict of a new round."""
         self.losses.expected = expects_signs
+        self._keys.wanted.clear()
         if key != self.key:
             self.key = key
-            self._keys.wanted.clear()
             self._store.wake()
 
     def publish_soon(self, verdict: Verdict) -> None:

@@ -64,7 +64,7 @@ def _fork(job: Job, rank: int) -> Optional[Forked]:
     """The fork server, if it can be forked from this process."""
     from ..forkserver import imported, prefork
 
-    if job.kind == "program" and not job.elastic:
+    if job.kind == "program":
         return prefork.fork_for_program(job.cwd)
     if job.warm_s and imported.used() is not None:  # it was compared with this job (`warm.differs`)
         return prefork.fork_for_program(job.cwd, scripts=True)

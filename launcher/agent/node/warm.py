@@ -40,7 +40,7 @@ def _other_imports(job: Job, workers: int, modules: List[str]) -> str:
         wanted += ["torch._dynamo"] if (workers > 1 or job.max_nodes > 1) and program.uses_ddp() else []
     except OSError as error:
         return f"{program.path}: {error.strerror}"
-    if program.wants_torch() == NO and not job.elastic:
+    if program.wants_torch() == NO:
         return "the script does not import torch"
     other = sorted(set(wanted) ^ set(modules))
     if other:

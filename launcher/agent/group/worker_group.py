@@ -1,4 +1,4 @@
-"""One node's workers in a run with a fixed number of nodes: started, watched and restarted with those of all nodes."""
+"""One node's workers: started, watched and restarted with those of all nodes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,24 @@ from ..ranks import Group, Ranks, ranks_of
 from ..roles import IGNORE
 from .agent_link import AgentLink
 from .errors import PeerEndedError
-from .rendezvous import FixedNodes
 from .workers import MONITOR_S, Workers
 
 if TYPE_CHECKING:
     from ..messages import Cause, GroupServer
+    from .nodes import Nodes
 
 
-class FixedGroup:
+class WorkerGroup:
     """One node's part of the worker group, round by round, with the states of torchelastic's `SimpleElasticAgent`."""
 
     def __init__(
-        self, job: Job, nodes: FixedNodes, count: int, server: GroupServer, agent: AgentLink, directory: str
+        self,
+        job: Job,
+        nodes: Nodes,
+        count: int,
+        server: GroupServer,
+        agent: AgentLink,
+        directory: str,
     ) -> None:
         self._job = job
         self._nodes = nodes
@@ -79,10 +85,9 @@ class FixedGroup:
     def _start(self) -> None:
         """Meet the other nodes, then start the workers."""
         met = self._nodes.next_rendezvous(self._count)
-        nodes, node_rank = len(met.workers), self._nodes.rank
-        restarts = self._nodes.restarts
         addr, port, counts = met.master_addr, met.master_port, met.workers
-        group = Group(node_rank, nodes, self._count, self._job.role, addr, port, restarts, counts)
+        nodes, restarts = len(counts), self._nodes.restarts
+        group = Group(met.rank, nodes, self._count, self._job.role, addr, port, restarts, counts)
         peers, ranks = self._agree(group)
         self._workers.begin_round(group, ranks, peers)
         self._workers.start(group, ranks)
@@ -93,7 +98,7 @@ class FixedGroup:
         Raises `PeerEndedError` if a node cannot do its part.
         """
         requests, nodes = self._workers.requests, self._nodes
-        contract, peers = requests.contract, []
+        contract = requests.contract
         try:
             requests.meet(self._count)
             if not contract.exchanges:

@@ -1,0 +1,194 @@
+"""Who takes part in the rounds of an elastic run: node 0 decides, and gives each node that asks its place.
+
+The rules are those of torchelastic's dynamic rendezvous (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py):
+the first round waits for `min_nodes`, then a last call for more, up to `max_nodes`; nodes that come later start a new
+round if there is room, or wait for a place; a lost node starts one with those that are left. There, all nodes change
+one state by turns. Here a node asks once in a round and waits for its answer, so it has the same few calls however many
+nodes there are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from typing import Dict, List, NamedTuple, Optional, Sequence, Set
+
+from ..job import Job
+from ..store.interface import Store, StoreError
+
+NUMBERED, ASKED, THERE, CLOSED = "places/numbered", "places/asked", "places/there", "places/closed"
+"""Keys: how many requests have a number, how many of these are in the store, how many nodes are there for the next
+round, and that no more rounds follow."""
+
+FULL, WAIT = "full", "wait"
+"""Answers: all places are taken, for any length of time; and a round may follow. A third one is a `Place`."""
+
+JOINED, BROKEN = 1, 2
+"""What the counter `again` of a round has reached if another one follows: a node has come, or one of it has left."""
+
+_LATE_S = 3.0
+"""How much longer than they may take a round waits for the nodes of the one before."""
+
+_LONG_S = 60.0
+
+
+class Ask(NamedTuple):
+    """A node's request for a place in the next round."""
+
+    number: int
+    node: int
+    name: str
+    workers: int
+
+
+class Place(NamedTuple):
+    """A node's place in a round, and how many workers each of its nodes has, as pairs of this and how many nodes."""
+
+    round: int
+    rank: int
+    workers: List[List[int]]
+
+    @property
+    def counts(self) -> List[int]:
+        """How many workers each node has, by its rank."""
+        return [workers for workers, nodes in self.workers for _ in range(nodes)]
+
+
+def key_of_ask(number: int) -> str:
+    """The key of the request with that number."""
+    return f"places/ask/{number}"
+
+
+def key_of_answer(number: int) -> str:
+    """The key of its answer."""
+    return f"places/answer/{number}"
+
+
+class Places:
+    """Node 0's decisions, in a thread that waits for requests; the watch reports lost nodes."""
+
+    def __init__(self, job: Job, store: Store) -> None:
+        self._job, self._store = job, store
+        self._lock = threading.Lock()
+        self._asks: Dict[str, Ask] = {}
+        """The requests without a place, by the nodes' names."""
+
+        self._members: Set[str] = set()
+        """The nodes of the latest round that are not known to be lost."""
+
+        self._round, self._gathers = -1, True
+        self._enough_at: Optional[float] = None
+        """Since when there have been enough nodes for the next round."""
+
+        self._told: Dict[int, str] = {}
+        """The answers to requests that have no place yet."""
+
+        self._numbered = 0
+        self._missing: List[int] = []
+        threading.Thread(target=self._run, daemon=True, name="places").start()
+
+    @property
+    def waiting(self) -> int:
+        """How many nodes have no place."""
+        return len(self._asks)
+
+    def lose(self, name: str) -> None:
+        """Continue without the node of that name."""
+        with self._lock:
+            self._asks.pop(name, None)
+            if name in self._members:
+                self._members.discard(name)
+                self._begin_again(BROKEN)
+        self._store.wake()
+
+    def _run(self) -> None:
+        seen = 0
+        try:
+            while True:
+                asked, closed = self._store.wait({ASKED: seen + 1, CLOSED: None}, self._turn(time.monotonic()))
+                if closed is not None:
+                    return
+                seen = int(asked or 0)
+                with self._lock:
+                    self._read()
+        except StoreError:
+            pass  # the run has ended
+
+    def _read(self) -> None:
+        """Take the new requests. One may be missing whose node has a number, and is about to send it, or is lost."""
+        (last,) = self._store.peek([NUMBERED])
+        numbers = [*self._missing, *range(self._numbered + 1, int(last or 0) + 1)]
+        self._numbered, self._missing = int(last or 0), []
+        for number, text in zip(numbers, self._store.peek([key_of_ask(number) for number in numbers])):
+            if text is None:
+                self._missing.append(number)
+                continue
+            ask = Ask(*json.loads(text))
+            self._asks[ask.name] = ask
+            if ask.name in self._members and not self._gathers:
+                self._begin_again(BROKEN)  # it has ended its workers
+
+    def _turn(self, now: float) -> float:
+        """Decide what can be decided now; seconds until something else can."""
+        with self._lock:
+            if not self._gathers and self._has_room() and self._decide("again"):
+                self._begin_again(JOINED)
+            pause_s = self._gather(now) if self._gathers else _LONG_S
+            is_full = not self._gathers and len(self._members) >= self._job.max_nodes
+            answer = FULL if is_full else WAIT
+            told = {ask.number: answer for ask in self._asks.values()}
+            changed = {number for number, text in told.items() if self._told.get(number, WAIT) != text}
+            self._store.multi_set({key_of_answer(number): told[number] for number in changed})
+            self._told = told
+            return pause_s
+
+    def _has_room(self) -> bool:
+        """Whether nodes have come for which the present round has room."""
+        return bool(self._asks) and len(self._members) < self._job.max_nodes
+
+    def _decide(self, fate: str) -> bool:
+        """Whether that is the fate of the round: the first decision counts, for all nodes."""
+        return self._store.compare_set(f"round/{self._round}/outcome", "", fate).decode() == fate
+
+    def _begin_again(self, how: int) -> None:
+        """Have the nodes of the present round ask again."""
+        if how == BROKEN:
+            self._store.set(f"round/{self._round}/outcome", "again")
+        self._store.add(f"round/{self._round}/again", how)
+        self._gathers = True
+
+    def _gather(self, now: float) -> float:
+        """Begin the next round if its nodes are there; seconds until it can begin without those that are late."""
+        asks = sorted(self._asks.values(), key=lambda ask: (ask.name not in self._members, ask.node, ask.number))
+        chosen = asks[: self._job.max_nodes]
+        self._store.set(THERE, str(len(chosen)))
+        if len(chosen) < self._job.min_nodes or all(ask.node for ask in chosen):  # node 0 has the run's store
+            self._enough_at = None
+            return _LONG_S
+        self._enough_at = now if self._enough_at is None else self._enough_at
+        left_s = self._enough_at + self._patience_s(len(chosen)) - now
+        if left_s > 0:
+            return left_s
+        self._begin(chosen)
+        return _LONG_S
+
+    def _patience_s(self, count: int) -> float:
+        """How long to wait for more than so many nodes, or for others: those of the round before are to stay in."""
+        is_full = count == self._job.max_nodes
+        if self._round < 0:
+            return 0.0 if is_full else self._job.last_call_s
+        if all(name in self._asks for name in self._members):
+            return 0.0
+        return _LATE_S if is_full else self._job.grace_s + _LATE_S
+
+    def _begin(self, chosen: Sequence[Ask]) -> None:
+        self._round, self._gathers, self._enough_at = self._round + 1, False, None
+        by_rank = sorted(chosen, key=lambda ask: (ask.node, ask.number))
+        workers = [[count, len([*same])] for count, same in itertools.groupby(ask.workers for ask in by_rank)]
+        places = {ask.number: Place(self._round, rank, workers) for rank, ask in enumerate(by_rank)}
+        self._members = {ask.name for ask in chosen}
+        for name in self._members:
+            del self._asks[name]
+        self._store.multi_set({key_of_answer(number): json.dumps(place) for number, place in places.items()})
