@@ -118,7 +118,7 @@ def of(args: argparse.Namespace, env: Mapping[str, str], *, python: str, say: Ca
         say(f"--rdzv-conf {', '.join(more)}: unknown, and ignored")
     kind, command = _command(args, env, python)
     several, count, wanted = most > 1, workers.count(args.nproc_per_node, env, python), _wanted(args, env)
-    replaceable = backend == "c10d" and several and args.max_restarts > 0 and workers.has_torch(python)
+    replaceable = backend == "c10d" and several and args.max_restarts > 0
     own = args.local_addr or (None if several else LOOPBACK)
     job = Job(
         run=run,

@@ -82,7 +82,8 @@ class Show:
         elif name == "lines_lost":
             self._note(f"warning: {about.get('lines')} lines were lost: {about.get('reason')}")
         elif name == "waiting":
-            self._note(f"waits for {about.get('what')}, for at most {about.get('limit_s'):g} s")
+            limit = about.get("limit_s")
+            self._note(f"waits for {about.get('what')}" + ("" if limit is None else f", for at most {limit:g} s"))
         elif name == "restart":
             why = (about.get("cause") or {}).get("message")
             self._note(f"restart {about.get('restarts')} of {about.get('max_restarts')}: {why}")

@@ -67,11 +67,6 @@ def _ask_torch(text: str, python: str) -> int:
     return int(last)
 
 
-def has_torch(python: str) -> bool:
-    """Whether the agent's Python has torch, without which no node can join later."""
-    return python != sys.executable or find_spec("torch") is not None
-
-
 def own_python(env: Mapping[str, str]) -> str:
     """The interpreter that has torch: ours, else the one on PATH."""
     if find_spec("torch") is not None:

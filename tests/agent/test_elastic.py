@@ -11,6 +11,7 @@ import pytest
 from launcher.agent.group import places
 from launcher.agent.group.errors import NotNeededError
 from launcher.agent.store.client import Client
+from testbed import wait_until
 from tests.agent.meetings import LIMIT_S, Run
 
 if TYPE_CHECKING:
@@ -61,8 +62,7 @@ def test_a_node_that_comes_later_has_all_meet_again_and_does_not_wait_for_one_th
     nodes = run(1, 2, last_call_s=0.0)
     (first,) = nodes.meet(0)
     second = nodes.asks(1)
-    while not first.node.restart_requested():
-        time.sleep(0.01)
+    wait_until("the next round", first.node.restart_requested, limit_s=LIMIT_S)
 
     again = nodes.asks(first.node)
 
@@ -75,8 +75,7 @@ def test_the_others_meet_again_when_one_is_lost_or_when_its_workers_fail(run: Ca
     first, second, third = nodes.meet(0, 1, 2)
 
     nodes.lose(third.node)
-    while not second.node.restart_requested():
-        time.sleep(0.01)
+    wait_until("the next round", second.node.restart_requested, limit_s=LIMIT_S)
     second.node.request_restart()
     asks = [nodes.asks(first.node), nodes.asks(second.node)]
 
@@ -102,8 +101,8 @@ def test_a_node_whose_workers_end_slowly_keeps_its_place_although_another_waits_
     run: Callable[..., Run],
 ) -> None:
     nodes = run(2, 2)
-    first, second = nodes.meet(0, 1)
-    spare = nodes.asks(2)
+    first, second = nodes.meet(0, 2)
+    spare = nodes.asks(1)
     assert spare.waits()
 
     first.node.request_restart()
@@ -142,14 +141,39 @@ def test_once_a_node_has_finished_those_that_come_start_no_round_and_are_not_nee
     assert isinstance(nodes.asks(1).error(), NotNeededError)
 
 
+def test_a_node_that_finishes_after_a_round_was_given_up_meets_the_others_again(run: Callable[..., Run]) -> None:
+    nodes = run(2, 2)
+    first, second = nodes.meet(0, 1)
+
+    second.node.request_restart()
+    again = nodes.asks(second.node)
+
+    assert not first.node.finished()
+    assert not first.node.members.has_finished
+    assert [ask.result().rank for ask in (nodes.asks(first.node), again)] == [0, 1]
+
+
+def test_no_round_begins_without_node_0(run: Callable[..., Run]) -> None:
+    """It has the run's store, and its workers may start last."""
+    nodes = run(1, 2)
+    first = nodes.node(0)
+    second, third = nodes.asks(1), nodes.asks(2)
+    assert second.waits()
+    assert third.waits()
+
+    asks = [nodes.asks(first), second]
+
+    assert [ask.result().rank for ask in asks] == [0, 1]
+    assert third.waits()
+
+
 def test_a_loss_after_that_has_all_meet_again(run: Callable[..., Run]) -> None:
     nodes = run(1, 2)
     first, second = nodes.meet(0, 1)
     assert not first.node.finished()
 
     nodes.lose(second.node)
-    while not first.node.restart_requested():
-        time.sleep(0.01)
+    wait_until("the next round", first.node.restart_requested, limit_s=LIMIT_S)
 
     assert nodes.asks(first.node).result().workers == [1]
 
@@ -190,6 +214,7 @@ def test_the_others_meet_once_more_when_one_is_lost_before_its_workers_start(run
 
     first._agree = agree  # type: ignore[method-assign]
     nodes.lose(second)
+    wait_until("the third one to notice", lambda: nodes.messages("warning"), limit_s=20)
     again = nodes.asks(first)
 
     assert [ask.result().workers for ask in (again, asks[2])] == [[1, 1]] * 2

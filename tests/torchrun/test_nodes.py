@@ -200,3 +200,20 @@ def test_a_late_node_joins_an_elastic_run_which_continues_when_it_leaves(start: 
     assert second.wait() == 1
     first.until(lambda: first.out.count("world 1") > alone)
     assert first.process.poll() is None
+
+
+def test_a_node_too_many_waits_for_a_place_and_may_leave_again(start: Callable[..., Node], port: int) -> None:
+    options = [*c10d(port, "1:2"), "--rdzv-conf", "last_call_timeout=1", "x.py", "3"]
+    first = start(GROWS, *options)
+    first.until(lambda: "world 1" in first.out)
+    second = start(GROWS, *options)
+    first.until(lambda: "world 2" in first.out)
+    third = start(GROWS, *options)
+    third.until(lambda: "waits for a place: the run has its 2 nodes\n" in third.err)
+
+    os.kill(second.process.pid, signal.SIGTERM)
+
+    third.until(lambda: "world 2" in third.out)
+    alone = first.out.count("world 1")
+    os.kill(third.process.pid, signal.SIGKILL)
+    first.until(lambda: first.out.count("world 1") > alone)

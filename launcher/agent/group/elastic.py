@@ -40,8 +40,8 @@ class ElasticNodes(Nodes):
         self._places: Optional[Places] = None
         self._watch.begin(_VERDICT, expects_signs=False)
         if self.node_rank == 0:
-            self._places = Places(self.job, self.store)
-            self._watch.losses.drop = self._places.lose
+            self._places = given = Places(self.job, self.store)
+            self._watch.losses.drop, self._watch.losses.highest = given.lose, lambda: given.highest
         else:
             self._watch.be_missed(self._name)
 

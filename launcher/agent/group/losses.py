@@ -90,6 +90,9 @@ class Losses:
         self.drop: Optional[Callable[[str], None]] = None
         """In an elastic run: has the others continue without the node of that name."""
 
+        self.highest: Callable[[], int] = lambda: job.max_nodes - 1
+        """The highest number of a node: if nodes come by themselves, there may be more of them than places."""
+
         self._job, self._whole = job, whole
         self._signs, self._reports = Signs(time.monotonic()), Reports(self._warn)
         self._look_at = 0.0
@@ -108,7 +111,7 @@ class Losses:
 
     def _look_for_gone(self, store: Store, key: str) -> None:
         """Handle nodes whose connection closed before their part of the run was over."""
-        nodes = range(1, self._job.max_nodes)
+        nodes = range(1, self.highest() + 1)
         for node, value in zip(nodes, store.peek([f"gone/{node}" for node in nodes])):
             how, _, name = (value or b"").decode().partition(" ")
             if not how:
@@ -125,7 +128,7 @@ class Losses:
     def _look_for_silent(self, store: Store, key: str, now: float) -> None:
         limit_s = min(QUIET * self._job.unreachable_s, self._job.peer_timeout_s)
         self._signs.look(now)
-        nodes = range(1, self._job.max_nodes)
+        nodes = range(1, self.highest() + 1)
         for node, sign in zip(nodes, store.peek([f"sign/{node}" for node in nodes])):
             count, _, load = (sign or b"0").decode().partition(" ")
             silent, again = self._signs.silence_of(node, int(count), now)

@@ -85,6 +85,9 @@ class Places:
         self._told: Dict[int, str] = {}
         """The answers to requests that have no place yet."""
 
+        self.highest = job.max_nodes - 1
+        """The highest number of a node."""
+
         self._numbered = 0
         self._missing: List[int] = []
         threading.Thread(target=self._run, daemon=True, name="places").start()
@@ -127,6 +130,7 @@ class Places:
                 continue
             ask = Ask(*json.loads(text))
             self._asks[ask.name] = ask
+            self.highest = max(self.highest, ask.node)
             if ask.name in self._members and not self._gathers:
                 self._begin_again(BROKEN)  # it has ended its workers
 
