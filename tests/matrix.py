@@ -44,6 +44,7 @@ _RUNNER = ("pytest>=8", "pytest-xdist", "pytest-timeout", "pytest-repeat", "cove
 _TORCH_TESTS = (
     "tests/agent/test_private_names.py",
     "tests/agent/test_elastic.py",
+    "tests/agent/test_elastic_losses.py",
     "tests/agent/test_membership.py",
     "tests/agent/test_restart.py",
     "tests/agent/test_workers_store.py",

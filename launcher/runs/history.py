@@ -37,6 +37,9 @@ class _Node:
     reached: dict[str, float] = field(default_factory=dict)
     """The first time of each event that ends a phase."""
 
+    first_round: object = None
+    """The first of its rounds, in an elastic run perhaps a late one."""
+
 
 class History:
     """Collects the events of a run's nodes."""
@@ -106,8 +109,11 @@ class History:
         if event.name == "agent_started":
             self._nodes[node] = _Node(attempt, {"agent_started": when})
             self._hosts[node] = str(event.fields.get("host") or self._hosts[node])
-        elif event.name in _STEPS and attempt == known.attempt and not event.fields.get("round"):
-            known.reached.setdefault(event.name, when)
+        elif event.name in _STEPS and attempt == known.attempt:
+            number = event.fields.get("round")
+            known.first_round = number if known.first_round is None else known.first_round
+            if number in (None, known.first_round):
+                known.reached.setdefault(event.name, when)
 
     def _note(self, node: int, attempt: int, kind: Kind, text: str, when: float) -> None:
         key = (attempt, kind, text)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.agent.ahead import bytecode, started  # noqa: F401 - fixtures
 from tests.agent.harness import Runner
+from tests.agent.meetings import elastic_run  # noqa: F401 - fixtures
 from tests.agent.stores import Served
 from tests.agent.warm import WarmStart
 

@@ -6,7 +6,9 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
-from launcher.agent.group import elastic
+import pytest
+
+from launcher.agent.group import elastic, places
 from launcher.agent.group.errors import NotNeededError, RendezvousError, StopRequestedError
 from launcher.agent.job import Job
 from launcher.agent.network import ports
@@ -15,6 +17,8 @@ from launcher.agent.store.interface import StoreError
 from launcher.agent.store.server import Server
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from launcher.agent.group.nodes import Round
     from launcher.agent.messages import Rendezvous
     from launcher.agent.store.interface import Store
@@ -59,10 +63,12 @@ class Asks:
 class Run:
     """An elastic run: node 0 with the store, and others with a connection each. No workers."""
 
-    def __init__(self, least: int, most: int, *, last_call_s: float = 60.0, timeout_s: float = 60.0) -> None:
+    def __init__(
+        self, least: int, most: int, *, last_call_s: float = 60.0, timeout_s: float = 60.0, grace_s: float = LIMIT_S
+    ) -> None:
         self._job = Job(
             "r", ["x.py"], "script", "/", {}, "/", _here(), min_nodes=least, max_nodes=most, rdzv_timeout_s=timeout_s,
-            last_call_s=last_call_s, grace_s=LIMIT_S, replaceable=True,
+            last_call_s=last_call_s, grace_s=grace_s, replaceable=True,
         )  # fmt: skip
         self._listener = ports.listening(only="127.0.0.1")
         self.store = Server(self._listener, KEY)
@@ -93,7 +99,8 @@ class Run:
         return [about.get("message") or about["what"] for event, about in self.told if event == name]
 
     def close(self) -> None:
-        """End all connections."""
+        """End all connections, and node 0's thread."""
+        self.store.set(places.CLOSED, "")
         for client in self._clients:
             client.close()
         self._listener.close()
@@ -111,3 +118,16 @@ class Run:
 def _here() -> Rendezvous:
     where: Rendezvous = {"addr": "127.0.0.1"}
     return where
+
+
+@pytest.fixture
+def elastic_run() -> Iterator[Callable[..., Run]]:
+    made: list[Run] = []
+
+    def make(*args: Any, **options: Any) -> Run:
+        made.append(Run(*args, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()

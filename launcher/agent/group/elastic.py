@@ -42,8 +42,8 @@ class ElasticNodes(Nodes):
         if self.node_rank == 0:
             self._places = given = Places(self.job, self.store)
             self._watch.losses.drop, self._watch.losses.highest = given.lose, lambda: given.highest
-        else:
-            self._watch.be_missed(self._name)
+        self._asks = True
+        """Whether this node waits for its place in the next round."""
 
     def next_rendezvous(self, workers: int) -> Round:
         """Meet the other nodes in the next round, this one with `workers` workers; its rank 0 chooses the port.
@@ -67,12 +67,7 @@ class ElasticNodes(Nodes):
 
     def _take_place(self, workers: int) -> Place:
         """Ask for a place in the next round, and wait for it; reports the wait."""
-        store = self.store
-        number = store.add(places.NUMBERED, 1)
-        store.set(places.key_of_ask(number), json.dumps([number, self.node_rank, self._name, workers]))
-        store.add(places.ASKED, 1)
-        key = places.key_of_answer(number)
-        known: Optional[str] = None
+        key, known = places.key_of_answer(self._ask(workers)), None
         began, told = time.monotonic(), False
         while True:
             waited = time.monotonic() - began
@@ -84,25 +79,39 @@ class ElasticNodes(Nodes):
                 raise NotNeededError
             if self._is_to_stop():
                 raise StopRequestedError
-            if answer is not None and answer not in (places.FULL, places.WAIT):
+            if answer == places.AGAIN:
+                key, answer = places.key_of_answer(self._ask(workers)), None
+            elif answer is not None and answer not in (places.FULL, places.WAIT):
+                self._asks = False
                 return Place(*json.loads(answer))
             if answer != known:
                 known, began, told = answer, time.monotonic(), False
                 continue
             told = self._tell_wait(known, time.monotonic() - began, told=told)
 
+    def _ask(self, workers: int) -> int:
+        """Ask for a place; the number of the request. From now on this node is missed if it is lost."""
+        store, self._asks = self.store, True
+        if self.node_rank > 0:
+            self._watch.be_missed(self._name)
+        number: int = store.add(places.NUMBERED, 1)
+        store.set(places.key_of_ask(number), json.dumps([number, self.node_rank, self._name, workers]))
+        store.add(places.ASKED, 1)
+        return number
+
     def _tell_wait(self, known: Optional[str], waited: float, *, told: bool) -> bool:
         """Report the wait for a place if that is due; whether it was reported. Raises `RendezvousError` at its end."""
         limit_s, enough = self.job.rdzv_timeout_s, self.job.min_nodes
-        if known != places.FULL and waited >= limit_s:
-            raise RendezvousError(f"waited {limit_s:.0f} s for {enough} nodes: fewer have come")
-        if told or waited < _SAY_SO_S:
+        if waited < min(_SAY_SO_S, limit_s) or (told and (known == places.FULL or waited < limit_s)):
             return told
         if known == places.FULL:
             self._tell("waiting", what=f"a place: the run has its {self.job.max_nodes} nodes")
             return True
         (text,) = self.store.peek([places.THERE])
         there = max(1, int(text or 1))
+        if waited >= limit_s:
+            why = f"{enough} nodes: fewer have come" if there < enough else "a place: no round has followed"
+            raise RendezvousError(f"waited {limit_s:.0f} s for {why}")
         if there < enough:
             what = f"{enough} nodes, of which {there} {'is' if there == 1 else 'are'} there"
             self._tell("waiting", what=what, limit_s=limit_s)
@@ -163,7 +172,13 @@ class ElasticNodes(Nodes):
         return super().finished()
 
     def _expected(self) -> int:
-        return self.members.count + (self._places.waiting if self._places else 0)
+        return (self.members.count if self.round >= 0 else 0) + (self._places.waiting if self._places else 0)
+
+    def _arrived(self, more: int) -> int:
+        """As in the base class; a node that waits for a place is counted with those that never had one."""
+        part = Prefixed(f"round/{max(self.round, 0)}", self.store)
+        mine, other = (self.store, part) if self._asks else (part, self.store)
+        return int(mine.add("shutdown", more)) + int(other.add("shutdown", 0))
 
     def ended(self) -> Optional[Verdict]:
         """The verdict of a run that was over before this node joined; None: it succeeded."""

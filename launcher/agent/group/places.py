@@ -1,8 +1,8 @@
 """Who takes part in the rounds of an elastic run: node 0 decides, and gives each node that asks its place.
 
-The rules are those of torchelastic's dynamic rendezvous (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py):
-the first round waits for `min_nodes`, then a last call for more, up to `max_nodes`; nodes that come later start a new
-round if there is room, or wait for a place; a lost node starts one with those that are left. There, all nodes change
+The rules are those of torchelastic's dynamic rendezvous (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
+The first round waits for `min_nodes`, then a last call for more, up to `max_nodes`. Nodes that come later start a new
+round if there is room, or wait for a place. A lost node starts one with those that are left. There, all nodes change
 one state by turns. Here a node asks once in a round and waits for its answer, so it has the same few calls however many
 nodes there are.
 """
@@ -22,14 +22,18 @@ NUMBERED, ASKED, THERE, CLOSED = "places/numbered", "places/asked", "places/ther
 """Keys: how many requests have a number, how many of these are in the store, how many nodes are there for the next
 round, and that no more rounds follow."""
 
-FULL, WAIT = "full", "wait"
-"""Answers: all places are taken, for any length of time; and a round may follow. A third one is a `Place`."""
+FULL, WAIT, AGAIN = "full", "wait", "again"
+"""Answers: all places are taken, for any length of time. A round may follow. The node was taken for lost, and has to
+ask again. Any other answer is a `Place`."""
 
 JOINED, BROKEN = 1, 2
 """What the counter `again` of a round has reached if another one follows: a node has come, or one of it has left."""
 
 _LATE_S = 3.0
-"""How much longer than they may take a round waits for the nodes of the one before."""
+"""How much longer than their workers may take to end a round waits for the nodes of the one before."""
+
+_MORE_COME_S = 3.0
+"""How long the nodes of a round continue after another one has come: more may come with it."""
 
 _LONG_S = 60.0
 
@@ -66,6 +70,29 @@ def key_of_answer(number: int) -> str:
     return f"places/answer/{number}"
 
 
+class _Inbox:
+    """The requests in the store. One may be missing whose node has a number, and is about to send it, or is lost."""
+
+    def __init__(self, store: Store, highest: int) -> None:
+        self.highest = highest
+        """The highest number of a node."""
+
+        self._store = store
+        self._numbered = 0
+        self._missing: List[int] = []
+
+    def read(self) -> List[Ask]:
+        """Those that have come since the last call."""
+        (last,) = self._store.peek([NUMBERED])
+        numbers = [*self._missing, *range(self._numbered + 1, int(last or 0) + 1)]
+        texts = self._store.peek([key_of_ask(number) for number in numbers])
+        self._numbered = int(last or 0)
+        self._missing = [number for number, text in zip(numbers, texts) if text is None]
+        asks = [Ask(*json.loads(text)) for text in texts if text is not None]
+        self.highest = max([self.highest, *(ask.node for ask in asks)])
+        return asks
+
+
 class Places:
     """Node 0's decisions, in a thread that waits for requests; the watch reports lost nodes."""
 
@@ -75,36 +102,48 @@ class Places:
         self._asks: Dict[str, Ask] = {}
         """The requests without a place, by the nodes' names."""
 
+        self._chosen: Set[str] = set()
+        """The nodes of the latest round."""
+
         self._members: Set[str] = set()
-        """The nodes of the latest round that are not known to be lost."""
+        """Those of them that are not known to be lost."""
 
         self._round, self._gathers = -1, True
+        self._came_at: Optional[float] = None
+        """Since when there have been nodes for which the present round has room."""
+
         self._enough_at: Optional[float] = None
         """Since when there have been enough nodes for the next round."""
 
         self._told: Dict[int, str] = {}
         """The answers to requests that have no place yet."""
 
-        self.highest = job.max_nodes - 1
-        """The highest number of a node."""
-
-        self._numbered = 0
-        self._missing: List[int] = []
+        self._inbox = _Inbox(store, job.max_nodes - 1)
         threading.Thread(target=self._run, daemon=True, name="places").start()
 
     @property
     def waiting(self) -> int:
-        """How many nodes have no place."""
-        return len(self._asks)
+        """How many nodes have a request without having been in the latest round."""
+        with self._lock:
+            return sum(name not in self._chosen for name in self._asks)
+
+    @property
+    def highest(self) -> int:
+        """The highest number of a node."""
+        with self._lock:
+            self._read()
+            return self._inbox.highest
 
     def lose(self, name: str) -> None:
-        """Continue without the node of that name."""
+        """Continue without the node of that name. If it lives after all, it is to ask again."""
         with self._lock:
-            self._asks.pop(name, None)
+            self._read()  # its last request may have come just before
+            ask = self._asks.pop(name, None)
+            if ask is not None:
+                self._store.set(key_of_answer(ask.number), AGAIN)
             if name in self._members:
                 self._members.discard(name)
                 self._begin_again(BROKEN)
-        self._store.wake()
 
     def _run(self) -> None:
         seen = 0
@@ -120,37 +159,35 @@ class Places:
             pass  # the run has ended
 
     def _read(self) -> None:
-        """Take the new requests. One may be missing whose node has a number, and is about to send it, or is lost."""
-        (last,) = self._store.peek([NUMBERED])
-        numbers = [*self._missing, *range(self._numbered + 1, int(last or 0) + 1)]
-        self._numbered, self._missing = int(last or 0), []
-        for number, text in zip(numbers, self._store.peek([key_of_ask(number) for number in numbers])):
-            if text is None:
-                self._missing.append(number)
-                continue
-            ask = Ask(*json.loads(text))
+        """Take the new requests."""
+        for ask in self._inbox.read():
             self._asks[ask.name] = ask
-            self.highest = max(self.highest, ask.node)
             if ask.name in self._members and not self._gathers:
                 self._begin_again(BROKEN)  # it has ended its workers
 
     def _turn(self, now: float) -> float:
         """Decide what can be decided now; seconds until something else can."""
         with self._lock:
-            if not self._gathers and self._has_room() and self._decide("again"):
+            if not self._gathers and self._have_come(now) and self._decide("again"):
                 self._begin_again(JOINED)
             pause_s = self._gather(now) if self._gathers else _LONG_S
             is_full = not self._gathers and len(self._members) >= self._job.max_nodes
             answer = FULL if is_full else WAIT
             told = {ask.number: answer for ask in self._asks.values()}
             changed = {number for number, text in told.items() if self._told.get(number, WAIT) != text}
-            self._store.multi_set({key_of_answer(number): told[number] for number in changed})
+            if changed:
+                self._store.multi_set({key_of_answer(number): told[number] for number in changed})
             self._told = told
             return pause_s
 
-    def _has_room(self) -> bool:
-        """Whether nodes have come for which the present round has room."""
-        return bool(self._asks) and len(self._members) < self._job.max_nodes
+    def _have_come(self, now: float) -> bool:
+        """Whether the present round is to end for nodes that have come: once all its room is taken, or no more come."""
+        room = self._job.max_nodes - len(self._members)
+        if not self._asks or room <= 0:
+            self._came_at = None
+            return False
+        self._came_at = now if self._came_at is None else self._came_at
+        return len(self._asks) >= room or now >= self._came_at + _MORE_COME_S
 
     def _decide(self, fate: str) -> bool:
         """Whether that is the fate of the round: the first decision counts, for all nodes."""
@@ -161,7 +198,7 @@ class Places:
         if how == BROKEN:
             self._store.set(f"round/{self._round}/outcome", "again")
         self._store.add(f"round/{self._round}/again", how)
-        self._gathers = True
+        self._gathers, self._came_at = True, None
 
     def _gather(self, now: float) -> float:
         """Begin the next round if its nodes are there; seconds until it can begin without those that are late."""
@@ -172,27 +209,25 @@ class Places:
             self._enough_at = None
             return _LONG_S
         self._enough_at = now if self._enough_at is None else self._enough_at
-        left_s = self._enough_at + self._patience_s(len(chosen)) - now
+        left_s = self._enough_at + self._patience_s(is_full=len(chosen) == self._job.max_nodes) - now
         if left_s > 0:
             return left_s
         self._begin(chosen)
         return _LONG_S
 
-    def _patience_s(self, count: int) -> float:
-        """How long to wait for more than so many nodes, or for others: those of the round before are to stay in."""
-        is_full = count == self._job.max_nodes
+    def _patience_s(self, *, is_full: bool) -> float:
+        """How long to wait for more nodes, or for others: those of the round before are to stay in."""
         if self._round < 0:
             return 0.0 if is_full else self._job.last_call_s
-        if all(name in self._asks for name in self._members):
-            return 0.0
-        return _LATE_S if is_full else self._job.grace_s + _LATE_S
+        return 0.0 if all(name in self._asks for name in self._members) else self._job.grace_s + _LATE_S
 
     def _begin(self, chosen: Sequence[Ask]) -> None:
         self._round, self._gathers, self._enough_at = self._round + 1, False, None
         by_rank = sorted(chosen, key=lambda ask: (ask.node, ask.number))
         workers = [[count, len([*same])] for count, same in itertools.groupby(ask.workers for ask in by_rank)]
         places = {ask.number: Place(self._round, rank, workers) for rank, ask in enumerate(by_rank)}
-        self._members = {ask.name for ask in chosen}
-        for name in self._members:
+        self._chosen = {ask.name for ask in chosen}
+        self._members = {*self._chosen}
+        for name in self._chosen:
             del self._asks[name]
         self._store.multi_set({key_of_answer(number): json.dumps(place) for number, place in places.items()})

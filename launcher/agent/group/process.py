@@ -85,11 +85,9 @@ def _result_of(error: Exception, nodes: Any) -> Tuple[Result, str]:
     import traceback
 
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    message = f"{type(error).__name__}: {error}".split("\nException raised from")[0]
-    # torch raises it for all network errors, such as those of a store that was closed by another node's exit.
-    lost = isinstance(error, RuntimeError)
-    result: Result = {"result": "failed", "error": message, "kind": Failure.FABRIC, "secondary": lost}
-    if not (lost or isinstance(error, OSError)):
+    message = f"{type(error).__name__}: {error}"
+    result: Result = {"result": "failed", "error": message, "kind": Failure.FABRIC, "secondary": False}
+    if not isinstance(error, OSError):
         result["traceback"] = trace
     return result, trace
 

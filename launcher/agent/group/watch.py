@@ -200,6 +200,7 @@ class Keys:
         """Take these values, in any thread."""
         for key, value in values.items():
             self.known[key] = None if value is None else value.decode()
-            if key in self.wanted and is_met(value, self.wanted[key]):
+            count = self.wanted.get(key)  # which the next round's beginning may remove meanwhile
+            if count is not None and is_met(value, count):
                 self.reached.add(key)
                 self.wanted.pop(key, None)

@@ -70,7 +70,7 @@ class Store:
     """The store's calls, named as in torch; all values are bytes, as in torch."""
 
     def set(self, key: str, value: Union[str, bytes]) -> None:
-        """Set the value of a key; torch 2.4 passes text as bytes."""
+        """Set the value of a key."""
         self._ask("set", key, value.decode() if isinstance(value, bytes) else value)
 
     def get(self, key: str) -> bytes:
