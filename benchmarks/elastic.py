@@ -141,11 +141,6 @@ def _meet(nodes: int, rest_s: float, answers: Any) -> None:
     ends.wait()
 
 
-def scale_address(rank: int) -> str:
-    """An address for each node, by which torchelastic orders them."""
-    return f"127.0.{1 + rank // 250}.{1 + rank % 250}"
-
-
 def show(nodes: int, taken: dict[str, list[Met]]) -> None:
     """Print the medians, and the paired ratios."""
     for name, found in taken.items():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Sequence
+import itertools
+from typing import Iterable, List, NamedTuple, Sequence
 
 
 class Ranks(NamedTuple):
@@ -33,6 +34,16 @@ def ranks_of(node_rank: int, workers: Sequence[int]) -> List[Ranks]:
     """The ranks of a node's workers, given the number of workers on each node."""
     first, world = sum(workers[:node_rank]), sum(workers)
     return [Ranks(first + local, local, first + local, world, world) for local in range(workers[node_rank])]
+
+
+def as_runs(counts: Iterable[int]) -> List[List[int]]:
+    """The numbers of workers as pairs: a number, and how many nodes in a row have it. Most runs have one pair."""
+    return [[count, len([*same])] for count, same in itertools.groupby(counts)]
+
+
+def from_runs(runs: Iterable[Sequence[int]]) -> List[int]:
+    """The number of workers of each node."""
+    return [count for count, nodes in runs for _ in range(nodes)]
 
 
 def progress_file(round_number: int, local_rank: int) -> str:

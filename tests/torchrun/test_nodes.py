@@ -186,13 +186,18 @@ def test_a_signal_to_one_node_is_reported_on_the_others_as_that_nodes(start: Cal
     assert "ended by SIGTERM\n" in nodes[1].err
 
 
-@pytest.mark.torch
-def test_a_late_node_joins_an_elastic_run_which_continues_when_it_leaves(start: Callable[..., Node], port: int) -> None:
+def met_later(start: Callable[..., Node], port: int) -> tuple[list[str], Node, Node]:
+    """A node alone, and one that has joined it; with the options of both."""
     options = [*c10d(port, "1:2"), "--rdzv-conf", "last_call_timeout=1", "x.py", "3"]
     first = start(GROWS, *options)
     first.until(lambda: "world 1" in first.out)
     second = start(GROWS, *options)
     first.until(lambda: "world 2" in first.out)
+    return options, first, second
+
+
+def test_a_late_node_joins_an_elastic_run_which_continues_when_it_leaves(start: Callable[..., Node], port: int) -> None:
+    _, first, second = met_later(start, port)
     alone = first.out.count("world 1")  # once, or more often where the second was late to a round
 
     os.kill(second.process.pid, signal.SIGTERM)
@@ -203,11 +208,7 @@ def test_a_late_node_joins_an_elastic_run_which_continues_when_it_leaves(start: 
 
 
 def test_a_node_too_many_waits_for_a_place_and_may_leave_again(start: Callable[..., Node], port: int) -> None:
-    options = [*c10d(port, "1:2"), "--rdzv-conf", "last_call_timeout=1", "x.py", "3"]
-    first = start(GROWS, *options)
-    first.until(lambda: "world 1" in first.out)
-    second = start(GROWS, *options)
-    first.until(lambda: "world 2" in first.out)
+    options, first, second = met_later(start, port)
     third = start(GROWS, *options)
     third.until(lambda: "waits for a place: the run has its 2 nodes\n" in third.err)
 

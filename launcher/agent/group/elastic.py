@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional
 
 from ..contracts import load
 from ..network import routes
+from ..ranks import from_runs
 from ..store.interface import Known, Prefixed, Store, is_met
 from . import places
 from .errors import NotNeededError, RendezvousError, StopRequestedError
-from .nodes import Members, Nodes, Round
+from .nodes import PATIENCE_S, Members, Nodes, Round
 from .places import Place, Places
 
 if TYPE_CHECKING:
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
 _EXPLORE_S = 30.0
 """How long a round waits for all nodes to probe one another, and for the master's address."""
-
-_SAY_SO_S = 2.0
-"""How long a node waits for its place before it reports what it waits for."""
 
 _MEETINGS = 5
 """How many times in a row nodes meet before they give up."""
@@ -53,7 +51,7 @@ class ElasticNodes(Nodes):
         """
         for _ in range(_MEETINGS):
             place = self._take_place(workers)
-            self.round, counts = place.round, place.counts
+            self.round, counts = place.round, from_runs(place.workers)
             self._watch.begin(_VERDICT, expects_signs=True)
             self.members = Members(Prefixed(f"round/{self.round}", self.store), len(counts))
             try:
@@ -72,7 +70,7 @@ class ElasticNodes(Nodes):
         while True:
             waited = time.monotonic() - began
             limit_s = self.job.unreachable_s if known == places.FULL else self.job.rdzv_timeout_s - waited
-            pause_s = limit_s if told else min(limit_s, _SAY_SO_S - waited)
+            pause_s = limit_s if told else min(limit_s, PATIENCE_S - waited)
             found, closed = self._wait_for({key: known, places.CLOSED: None}, pause_s)
             answer = found.decode() if found else None
             if closed is not None:
@@ -102,7 +100,7 @@ class ElasticNodes(Nodes):
     def _tell_wait(self, known: Optional[str], waited: float, *, told: bool) -> bool:
         """Report the wait for a place if that is due; whether it was reported. Raises `RendezvousError` at its end."""
         limit_s, enough = self.job.rdzv_timeout_s, self.job.min_nodes
-        if waited < min(_SAY_SO_S, limit_s) or (told and (known == places.FULL or waited < limit_s)):
+        if waited < min(PATIENCE_S, limit_s) or (told and (known == places.FULL or waited < limit_s)):
             return told
         if known == places.FULL:
             self._tell("waiting", what=f"a place: the run has its {self.job.max_nodes} nodes")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Tell = Callable[..., None]
 
 POLL_S = 0.005
-_PATIENCE_S = 2.0
+PATIENCE_S = 2.0
 """A shorter wait for other nodes is not reported."""
 
 _BARRIER_S = 3.0
@@ -196,7 +196,7 @@ class Nodes:
         keys = {store.name_of(key): each for key, each in known.items()}
         while True:
             waited = time.monotonic() - began
-            values = self._wait_for(keys, (limit_s if told else min(limit_s, _PATIENCE_S)) - waited)
+            values = self._wait_for(keys, (limit_s if told else min(limit_s, PATIENCE_S)) - waited)
             if any(map(is_met, values, keys.values())):
                 return values
             if self._is_to_stop():
@@ -204,7 +204,7 @@ class Nodes:
             waited = time.monotonic() - began
             if waited >= limit_s:
                 raise RendezvousError(f"waited {waited:.0f} s for {what}{_named(missing(), '; missing: node {}')}")
-            if waited >= _PATIENCE_S and not told:
+            if waited >= PATIENCE_S and not told:
                 told = True
                 self._tell("waiting", what=what + _named(missing(), " (missing: node {})"), limit_s=limit_s)
 

@@ -9,13 +9,13 @@ nodes there are.
 
 from __future__ import annotations
 
-import itertools
 import json
 import threading
 import time
 from typing import Dict, List, NamedTuple, Optional, Sequence, Set
 
 from ..job import Job
+from ..ranks import as_runs
 from ..store.interface import Store, StoreError
 
 NUMBERED, ASKED, THERE, CLOSED = "places/numbered", "places/asked", "places/there", "places/closed"
@@ -48,16 +48,12 @@ class Ask(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A node's place in a round, and how many workers each of its nodes has, as pairs of this and how many nodes."""
+    """A node's place in a round, and how many workers each of its nodes has."""
 
     round: int
     rank: int
     workers: List[List[int]]
-
-    @property
-    def counts(self) -> List[int]:
-        """How many workers each node has, by its rank."""
-        return [workers for workers, nodes in self.workers for _ in range(nodes)]
+    """As `ranks.as_runs` has them."""
 
 
 def key_of_ask(number: int) -> str:
@@ -168,7 +164,7 @@ class Places:
     def _turn(self, now: float) -> float:
         """Decide what can be decided now; seconds until something else can."""
         with self._lock:
-            if not self._gathers and self._have_come(now) and self._decide("again"):
+            if not self._gathers and self._have_come(now) and self._may_begin_again():
                 self._begin_again(JOINED)
             pause_s = self._gather(now) if self._gathers else _LONG_S
             is_full = not self._gathers and len(self._members) >= self._job.max_nodes
@@ -189,9 +185,9 @@ class Places:
         self._came_at = now if self._came_at is None else self._came_at
         return len(self._asks) >= room or now >= self._came_at + _MORE_COME_S
 
-    def _decide(self, fate: str) -> bool:
-        """Whether that is the fate of the round: the first decision counts, for all nodes."""
-        return self._store.compare_set(f"round/{self._round}/outcome", "", fate).decode() == fate
+    def _may_begin_again(self) -> bool:
+        """Whether no node of the round has finished: the first decision counts, for all nodes."""
+        return self._store.compare_set(f"round/{self._round}/outcome", "", "again") == b"again"
 
     def _begin_again(self, how: int) -> None:
         """Have the nodes of the present round ask again."""
@@ -224,7 +220,7 @@ class Places:
     def _begin(self, chosen: Sequence[Ask]) -> None:
         self._round, self._gathers, self._enough_at = self._round + 1, False, None
         by_rank = sorted(chosen, key=lambda ask: (ask.node, ask.number))
-        workers = [[count, len([*same])] for count, same in itertools.groupby(ask.workers for ask in by_rank)]
+        workers = as_runs(ask.workers for ask in by_rank)
         places = {ask.number: Place(self._round, rank, workers) for rank, ask in enumerate(by_rank)}
         self._chosen = {ask.name for ask in chosen}
         self._members = {*self._chosen}

@@ -128,8 +128,9 @@ def _join(setup: ServerSetup, server: GroupServer, agent: AgentLink, listen_fd: 
     if job.elastic:
         from .elastic import ElasticNodes  # few runs are
 
-        kind = ElasticNodes
-    store = connected() if job.elastic else _present_store(job, setup, agent, connected)
+        kind, store = ElasticNodes, connected()
+    else:
+        store = _present_store(job, setup, agent, connected)
     nodes = kind(job, node_rank, host, addr, store, agent.event)
     nodes.network.fabric = place["fabric"]
     nodes.network.master_port.hand_over = lambda sock: server.send({"listens": True}, [sock.fileno()])

@@ -6,7 +6,6 @@ round is read by mistake. torch is not needed.
 
 from __future__ import annotations
 
-import itertools
 import json
 import socket
 import time
@@ -16,6 +15,7 @@ from ..contracts import load
 from ..failures import Failure
 from ..job import Job
 from ..network import routes
+from ..ranks import as_runs, from_runs
 from ..store.interface import Prefixed, Store, absent
 from ..store.server import Server
 from . import offers
@@ -77,7 +77,7 @@ class FixedNodes(Nodes):
                 "addr": self.job.master_addr,
                 "restarts": self.restarts,
                 "attempt": _latest(*attempts),
-                "workers": [[count, len(list(same))] for count, same in itertools.groupby(counts)],
+                "workers": as_runs(counts),
             }
             self.store.set(f"{prefix}/go", json.dumps(go))
         what = f"node {self.role.first} to open round {self.round}"
@@ -91,9 +91,7 @@ class FixedNodes(Nodes):
             self._explore(known=told is not None)
         self._count_attempts(*go["attempt"])
         self.members = Members(Prefixed(prefix, self.store), nodes, self._finish if self.job.roles else None)
-        return Round(
-            [count for count, same in go["workers"] for _ in range(same)], self.master_addr, go["port"], self.rank
-        )
+        return Round(from_runs(go["workers"]), self.master_addr, go["port"], self.rank)
 
     def _explore(self, *, known: bool) -> None:
         """Probe the nodes' addresses; the reachable ones decide MASTER_ADDR and this node's interfaces."""

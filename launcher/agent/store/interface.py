@@ -69,9 +69,9 @@ def is_met(value: Union[str, bytes, None], known: Known) -> bool:
 class Store:
     """The store's calls, named as in torch; all values are bytes, as in torch."""
 
-    def set(self, key: str, value: Union[str, bytes]) -> None:
+    def set(self, key: str, value: str) -> None:
         """Set the value of a key."""
-        self._ask("set", key, value.decode() if isinstance(value, bytes) else value)
+        self._ask("set", key, value)
 
     def get(self, key: str) -> bytes:
         """The value of a key; raises `StoreError` if it is missing."""
