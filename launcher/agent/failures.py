@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum  # `signal` and `socket`, which every agent needs, import it anyway
-from typing import Any, Mapping, NamedTuple, Optional
+from typing import Any, Mapping, Optional
+
+from .named_tuple import NamedTuple
 
 
 class About(NamedTuple):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, Optional
 
+from .named_tuple import NamedTuple
 from .system import files
 
 START, FAILURE, HANG, END = "start", "failure", "hang", "end"

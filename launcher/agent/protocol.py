@@ -19,7 +19,9 @@ from __future__ import annotations
 import json
 import re
 import time
-from typing import Any, Dict, Iterator, List, NamedTuple, Tuple, Union
+from typing import Any, Dict, Iterator, List, Tuple, Union
+
+from .named_tuple import NamedTuple
 
 VERSION = 2
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from typing import Iterable, List, NamedTuple, Sequence
+from typing import Iterable, List, Sequence
+
+from .named_tuple import NamedTuple
 
 
 class Ranks(NamedTuple):

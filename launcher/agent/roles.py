@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple
+from typing import TYPE_CHECKING, Any, Dict, List
 
 from .job import LOOPBACK
+from .named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from .job import Job

@@ -8,8 +8,10 @@ import hmac
 import json
 import threading
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 from urllib.parse import unquote, urlsplit, urlunsplit
+
+from .named_tuple import NamedTuple
 
 _WAIT_S = 5.0
 """How long a receiver may take for each step of one attempt."""

@@ -6,8 +6,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
+from launcher.agent.named_tuple import NamedTuple
 from launcher.agent.system.processes import ASKS_FOR_STACKS
 from launcher.backends._plan import Plan
 from launcher.backends._writing import write_files

@@ -9,7 +9,8 @@ import tarfile
 from typing import IO, TYPE_CHECKING
 
 from launcher.agent import notice
-from launcher.agent.outputs.tree import SENT_MTIME_S, TreeError, matcher
+from launcher.agent.outputs.tree import TreeError, matcher
+from launcher.agent.system.files import SENT_MTIME_S
 from launcher.backends._outputs import Ending, Listed, Listing, RemoteOutputs, check_name
 from launcher.errors import CommandError, RequestError
 from launcher.login import remote

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from launcher.agent import notice
+from launcher.agent.named_tuple import NamedTuple
 from launcher.agent.outputs import serve, signs
 from launcher.agent.outputs.receive import receive
 from launcher.agent.outputs.tree import Tree, TreeError

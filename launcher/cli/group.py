@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from launcher import backends
+from launcher.agent.named_tuple import NamedTuple
 from launcher.cli import parameters
 from launcher.errors import RequestError
 from launcher.system import names

@@ -6,8 +6,9 @@ argument. Options of launches are made from the fields of options dataclasses.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Optional, get_args, get_type_hints
 
+from launcher.agent.named_tuple import NamedTuple
 from launcher.errors import LaunchError
 
 if TYPE_CHECKING:

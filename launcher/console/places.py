@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from launcher import output
+from launcher.agent.named_tuple import NamedTuple
 from launcher.agent.system.folding import folded, ranges
 from launcher.console import tables
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from launcher.agent.named_tuple import NamedTuple
 from launcher.console import progress_text, summary
 from launcher.system import escapes
 

@@ -12,8 +12,9 @@ import shlex
 import subprocess
 import tempfile
 import time
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
+from launcher.agent.named_tuple import NamedTuple
 from launcher.errors import BackendUnavailableError, CommandError
 from launcher.login.feeder import Feeder
 from launcher.system import proc

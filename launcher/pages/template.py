@@ -8,11 +8,12 @@ import html
 import os
 import re
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 from markupsafe import Markup
 
+from launcher.agent.named_tuple import NamedTuple
 from launcher.console import summary
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import zipfile
 import zlib
@@ -25,6 +26,11 @@ _MAIN = f"from {_PACKAGE}.__main__ import main\n\nmain()\n"
 _MAIN_WITH_BYTECODE = f"from {_PACKAGE} import bytecode\n\nbytecode.use()\n{_MAIN}"
 _BEFORE_BYTECODE = ("__init__.py", "bytecode.py")
 """What is imported before that: they have bytecode in the usual form."""
+
+_ALONE = ("bytecode.py", "ssh/boot.py", "ssh/login.py", "system/trust.py")
+"""What is executed from its place in the bytecode, which this member tells: its size, and where it begins."""
+
+_PLACES = "places.json"
 
 _FIND_PARTS = f"""import sys
 
@@ -57,17 +63,21 @@ def whole(sources: Sequence[str]) -> bytes:
     """
     members: dict[str, bytes] = {}
     modules: bytecode.Modules = {}
+    alone: dict[str, bytes] = {}
     for source in map(Path, sources):
         name = _name_of(source)
         code = bytecode.dump(_code(source, f"agent.pyz/{name}"))
         members[name] = source.read_bytes()
         if name.removeprefix(f"{_PACKAGE}/") in _BEFORE_BYTECODE:
             members[f"{name}c"] = MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + code  # not checked (PEP 552)
+        if name.removeprefix(f"{_PACKAGE}/") in _ALONE:
+            alone[name] = code
         module, is_package = bytecode.module_of(name)
         modules[module] = (is_package, code)
-    stored = {bytecode.member(MAGIC_NUMBER): bytecode.pack(modules)}
+    packed = bytecode.pack(modules)
+    members[_PLACES] = json.dumps({name: (len(code), packed.index(code)) for name, code in alone.items()}).encode()
     # Level 1 for an archive that is sent to few hosts.
-    return _archive(_MAIN_WITH_BYTECODE, members, level=1, stored=stored)
+    return _archive(_MAIN_WITH_BYTECODE, members, level=1, stored={bytecode.member(MAGIC_NUMBER): packed})
 
 
 def parts(sources: Sequence[str]) -> dict[str, bytes]:

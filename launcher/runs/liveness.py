@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
+
+from launcher.agent.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

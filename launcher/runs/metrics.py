@@ -6,7 +6,8 @@ Only gauges and counters: node_exporter's textfile collector, which reads the ol
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+
+from launcher.agent.named_tuple import NamedTuple
 
 FAMILIES = {
     "run_info": "A run, with what does not change.",

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from functools import cache, lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from launcher.agent.named_tuple import NamedTuple
 from launcher.agent.protocol import MAX_PENDING_BYTES, RECORD, Foreign, Output, line_mark
 from launcher.runs import events
 from launcher.runs.sources import JOB_OUTPUT, Source

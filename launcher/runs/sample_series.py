@@ -5,7 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from launcher.agent.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
+
+from launcher.agent.named_tuple import NamedTuple
 
 Phase: TypeAlias = Literal["queued", "starting", "importing", "meeting"]
 """In this order: no agent runs, some run, they import what workers need, they wait for one another."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
+from launcher.agent.named_tuple import NamedTuple
 from launcher.runs.progress import WINDOW_S, marks
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ by the number of ranks.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from launcher.agent.named_tuple import NamedTuple
 from launcher.agent.protocol import MAX_PENDING_BYTES, Event, Output, record_marks
 from launcher.runs import events
 

@@ -10,10 +10,11 @@ import signal
 import socket
 import threading
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from launcher.agent.named_tuple import NamedTuple
 from launcher.errors import RequestError
 from launcher.server.access import Access, is_loopback
 from launcher.server.app import Pages

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from launcher.agent.named_tuple import NamedTuple
 from launcher.errors import LaunchError, RunNotFoundError
 from launcher.pages import index, page, template
 from launcher.pages.template import Live

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from launcher.agent.named_tuple import NamedTuple
 from launcher.console import live_line
 from launcher.errors import RequestError, SpecError
 from launcher.runs import directories, lock, status

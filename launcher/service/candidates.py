@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from launcher import output
+from launcher.agent.named_tuple import NamedTuple
 from launcher.errors import LaunchError, RequestError, SpecError
 from launcher.runs import directories, races
 from launcher.service import clusters, launch, request

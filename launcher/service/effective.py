@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from launcher import backends
+from launcher.agent.named_tuple import NamedTuple
 from launcher.payload import credentials
 from launcher.service.request import check_job, warn_of_variables
 from launcher.settings import checks, config

@@ -6,9 +6,10 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from launcher import output
+from launcher.agent.named_tuple import NamedTuple
 from launcher.agent.protocol import Event, Foreign, Output
 from launcher.console import json_lines, live_line
 from launcher.console.announce import Announcer

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.agent.failures import Failure
+from launcher.agent.named_tuple import NamedTuple
 from launcher.agent.roles import IGNORE
 from launcher.agent.secret_files import NOTIFY_FILE
 from launcher.console import live_line

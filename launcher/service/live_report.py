@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from launcher.agent.named_tuple import NamedTuple
 from launcher.errors import LaunchError
 from launcher.results import run as results
 from launcher.runs import directories, moves

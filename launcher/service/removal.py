@@ -6,8 +6,9 @@ import os
 import shutil
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from launcher.agent.named_tuple import NamedTuple
 from launcher.errors import LaunchError, RequestError
 from launcher.runs import directories, lock, races
 from launcher.service import observe

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from launcher import backends, output
+from launcher.agent.named_tuple import NamedTuple
 from launcher.errors import SpecError
 from launcher.service.job import asked_roles, of_roles, of_script, of_workers
 from launcher.service.launch_options import LaunchOptions, check, check_stragglers, is_rank, to_fetch, told

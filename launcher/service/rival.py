@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from launcher import output
+from launcher.agent.named_tuple import NamedTuple
 from launcher.agent.protocol import Event
 from launcher.errors import LaunchError
 from launcher.runs import records, status

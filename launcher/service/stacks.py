@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from launcher.agent.named_tuple import NamedTuple
 from launcher.agent.protocol import Event
 from launcher.agent.stacks import sentences
 from launcher.agent.stacks.stack import grouped

@@ -6,10 +6,11 @@ import importlib.util
 import json
 import os
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from launcher.agent import webhook
+from launcher.agent.named_tuple import NamedTuple
 from launcher.errors import SpecError
 from launcher.system import install
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from launcher.agent import roles
+from launcher.agent.named_tuple import NamedTuple
 from launcher.errors import ConfigError, SpecError
 from launcher.settings.config import Setting, checked, field_types
 from launcher.settings.options import JobOptions

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import termios
 import time
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO
 
+from launcher.agent.named_tuple import NamedTuple
 from launcher.agent.system.processes import start_ticks
 from launcher.errors import CommandError
 from launcher.system import hangup, input_file, proc

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from launcher.agent.named_tuple import NamedTuple
 from launcher.errors import StorageError
 from launcher.torchrun.options import TorchrunUsageError
 

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from launcher.agent.fabric.numa import MODES
+from launcher.agent.named_tuple import NamedTuple
 from launcher.errors import RequestError
 from launcher.system import names
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import socket
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from launcher.agent.named_tuple import NamedTuple
 from launcher.agent.network import ports, routes
 from launcher.errors import CommandError
 from launcher.torchrun.options import TorchrunUsageError

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import stat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from launcher.agent.failures import Failure
 from launcher.agent.job import LOOPBACK, Job
+from launcher.agent.named_tuple import NamedTuple
 from launcher.torchrun import rendezvous, workers
 from launcher.torchrun.logs import STDERR, STDOUT, Wanted, streams
 from launcher.torchrun.options import TorchrunUsageError

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from ..failures import CannotError
+from ..named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from ..job import Job

@@ -7,8 +7,9 @@ take as long as one, plus a piece per node. A node whose source is lost gets the
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
+from typing import Any, Callable, Dict, List, Optional, Set
 
+from ..named_tuple import NamedTuple
 from .wire import LostError, Message, Wire
 
 _HEARS_S = 86400.0

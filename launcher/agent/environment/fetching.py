@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, NamedTuple, Optional
+from typing import Any, Callable, List, Optional
 
+from ..named_tuple import NamedTuple
 from ..network import routes
 from .chain import Stop
 from .manifest import BringError, digest_of

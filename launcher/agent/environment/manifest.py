@@ -6,7 +6,9 @@ import hashlib
 import json
 import os
 import re
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+from ..named_tuple import NamedTuple
 
 PIECE_BYTES = 4 << 20
 """Files travel in pieces of this size: a node passes a piece on while it receives the next one."""

@@ -14,8 +14,9 @@ import socket
 import struct
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
+from ..named_tuple import NamedTuple
 from ..system import trust
 from . import source as sources
 from .manifest import BringError

@@ -6,8 +6,9 @@ import hashlib
 import os
 import threading
 import time
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
+from ..named_tuple import NamedTuple
 from .manifest import PIECE_BYTES, BringError, File, Manifest
 from .store import Store, errors_of_disk
 

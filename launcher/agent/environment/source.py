@@ -9,8 +9,9 @@ import os
 import shutil
 import subprocess
 import tarfile
-from typing import Iterator, List, NamedTuple, Optional, Tuple
+from typing import Iterator, List, Optional, Tuple
 
+from ..named_tuple import NamedTuple
 from . import content
 from .listing import listed, read_piece
 from .manifest import BASE, ENV, BringError, File, Manifest, decode

@@ -8,9 +8,10 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, Callable, Iterator, NamedTuple, NoReturn, Optional, Tuple
+from typing import Any, Callable, Iterator, NoReturn, Optional, Tuple
 
 from ..job import Job
+from ..named_tuple import NamedTuple
 from ..network import ports, routes
 from ..network.endpoint import Endpoint
 from ..protocol import encode_event

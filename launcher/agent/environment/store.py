@@ -14,8 +14,9 @@ import errno
 import fcntl
 import json
 import os
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, List, Optional, Tuple
 
+from ..named_tuple import NamedTuple
 from ..system import files, trust, users
 from .manifest import STAMP_S, BringError, File, Manifest
 

@@ -8,8 +8,9 @@ import select
 import socket
 import struct
 import time
-from typing import Any, Dict, NamedTuple, Tuple
+from typing import Any, Dict, Tuple
 
+from ..named_tuple import NamedTuple
 from ..network import routes, secure
 from ..store.interface import watch_host
 

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Any, Dict, List, Sequence
 
+from ..named_tuple import NamedTuple
 from ..system.natural_order import natural
 from . import gpu_devices, host_limits, nic, pci_tree, rdma
 from .gpu import Gpu

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Mapping, NamedTuple, Optional, Sequence
+from typing import Mapping, Optional, Sequence
+
+from ..named_tuple import NamedTuple
 
 
 class Gpu(NamedTuple):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
+from ..named_tuple import NamedTuple
 from .sources import Tree
 
 _CGROUP = "/sys/fs/cgroup"

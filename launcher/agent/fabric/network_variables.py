@@ -12,8 +12,9 @@ import os
 import re
 import socket
 import sys
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ..named_tuple import NamedTuple
 from ..network import routes
 from ..system import files
 from ..system.natural_order import natural

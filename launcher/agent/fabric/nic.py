@@ -9,8 +9,9 @@ import re
 import socket
 import struct
 import sys
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
+from ..named_tuple import NamedTuple
 from ..network import routes
 from . import pci_tree
 from .sources import Tree

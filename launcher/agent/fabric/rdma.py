@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import List, NamedTuple, Optional, Sequence
+from typing import List, Optional, Sequence
 
+from ..named_tuple import NamedTuple
 from . import pci_tree
 from .sources import Tree
 

@@ -6,9 +6,10 @@ import contextlib
 import os
 import re
 import time
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..contracts._contract import Variable
+from ..named_tuple import NamedTuple
 from ..system.scratch import within
 
 _RENAMED = (2, 11)

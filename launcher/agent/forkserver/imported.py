@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Dict, List, Optional, Set, Tuple
 
+from ..named_tuple import NamedTuple
 from . import traces
 
 Files = Dict[str, Tuple[int, int, int]]

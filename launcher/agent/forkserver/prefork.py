@@ -11,9 +11,10 @@ import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Iterable, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Iterable, Optional, Sequence
 
 from ..channel import Channel
+from ..named_tuple import NamedTuple
 from ..system import processes
 from . import cpython
 from .forks import READ_AT_START, Child

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Dict, NamedTuple, Optional
+from typing import TYPE_CHECKING, Dict, Optional
 
 from ..channel import Message
+from ..named_tuple import NamedTuple
 from ..system import processes
 from .program import Program
 

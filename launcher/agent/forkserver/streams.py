@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, List, NamedTuple
+from typing import TYPE_CHECKING, List
+
+from ..named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from ..messages import LentTerminal

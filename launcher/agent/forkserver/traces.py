@@ -6,7 +6,9 @@ import _warnings
 import os
 import sys
 from types import ModuleType
-from typing import Any, Dict, FrozenSet, List, NamedTuple
+from typing import Any, Dict, FrozenSet, List
+
+from ..named_tuple import NamedTuple
 
 _DEFAULT: Any = (0, True, [])
 """A logger's level, whether it propagates, and its handlers."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
+from ..named_tuple import NamedTuple
 from ..network import reach
 from ..store.interface import Known, Store, absent
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional
 
 from .. import roles
 from ..job import Job
+from ..named_tuple import NamedTuple
 from ..store.interface import Known, Store, is_met
 from .errors import RendezvousError, StopRequestedError
 from .watch import Watch

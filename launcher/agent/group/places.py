@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 import threading
 import time
-from typing import Dict, List, NamedTuple, Optional, Sequence, Set
+from typing import Dict, List, Optional, Sequence, Set
 
 from ..job import Job
+from ..named_tuple import NamedTuple
 from ..ranks import as_runs
 from ..store.interface import Store, StoreError
 

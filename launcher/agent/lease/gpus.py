@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Dict, List, Mapping, NamedTuple, Optional
+from typing import Dict, List, Mapping, Optional
 
 from ..fabric.sources import Tree
+from ..named_tuple import NamedTuple
 from ..system import facts, nvml
 from .lock_files import LeaseError
 

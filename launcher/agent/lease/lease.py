@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from ..named_tuple import NamedTuple
 from ..system import processes, users
 from . import gpus
 from .lock_files import LockFiles, write_note

@@ -13,9 +13,10 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 from ..failures import CannotError
+from ..named_tuple import NamedTuple
 from ..system.scratch import in_memory
 
 OPEN_MPI, HYDRA, INTEL = "Open MPI", "hydra", "Intel MPI"

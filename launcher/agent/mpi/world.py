@@ -13,11 +13,12 @@ import re
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 from .. import cause
 from ..failures import CannotError, Failure
 from ..job import Job
+from ..named_tuple import NamedTuple
 from ..ranks import Group, Ranks
 from ..starter import Starter
 from ..system import facts

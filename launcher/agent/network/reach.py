@@ -13,7 +13,9 @@ import selectors
 import socket
 import threading
 import time
-from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Set
+from typing import Any, List, Mapping, Optional, Sequence, Set
+
+from ..named_tuple import NamedTuple
 
 _ALL = 65
 _SETTLE_S = 0.25

@@ -8,10 +8,11 @@ import os
 import socket
 import sys
 import time
-from typing import NamedTuple, Optional
+from typing import Optional
 
 from ..channel import Message
 from ..job import Job
+from ..named_tuple import NamedTuple
 from ..schedulers import slurm
 from ..system import processes
 from ..system.scratch import Scratch

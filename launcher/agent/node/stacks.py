@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ..stacks.collection import Asked
     from ..stacks.stack import Stack
 
-Taken = Callable[[List["Stack"]], None]
-"""Gets the groups of stacks."""
+    Taken = Callable[[List[Stack]], None]
+    """Gets the groups of stacks."""
 
 _LOOK_S = 0.02
 

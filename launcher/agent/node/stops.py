@@ -7,9 +7,10 @@ import json
 import os
 import signal
 import time
-from typing import NamedTuple, Optional
+from typing import Optional
 
 from ..failures import Failure
+from ..named_tuple import NamedTuple
 from ..system import files
 from ..system.scratch import within
 from .place import Place

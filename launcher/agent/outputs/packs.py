@@ -15,8 +15,8 @@ import time
 from typing import Any, Dict, List
 
 from ..job import Job
+from ..system.files import SENT_MTIME_S
 from . import project
-from .tree import SENT_MTIME_S
 
 LIST = "files.json"
 _WAIT_S = 300.0

@@ -11,10 +11,11 @@ import fcntl
 import json
 import os
 import time
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
+from ..named_tuple import NamedTuple
 from ..system import files
-from .tree import SENT_MTIME_S
+from ..system.files import SENT_MTIME_S
 
 _LOCK_S = 60.0
 _SILENT_S = 90.0

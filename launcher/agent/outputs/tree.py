@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import stat
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-SENT_MTIME_S = 946_684_800
-"""2000-01-01: the time of every file that a launcher has sent, and not 0, which ninja takes for "missing"."""
+from ..system.files import SENT_MTIME_S
 
 _BLOCK_BYTES = 1 << 20
 _FILES = 200_000
@@ -104,6 +102,8 @@ class Tree:
 
         Returns its `bytes`, `mtime_ns`, `sha256` of all of them, and whether it `changed` while it was read.
         """
+        import hashlib  # 4 ms; a start lists no files
+
         fd = self._open(name)
         with open(fd, "rb", buffering=0) as file:
             before = os.fstat(fd)

@@ -6,8 +6,9 @@ import contextlib
 import ctypes
 import os
 import threading
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
 
+from ..named_tuple import NamedTuple
 from ..system import facts, nvml
 
 _MIB = 1 << 20

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Dict, List, Optional, Set, Tuple
+
+from ..named_tuple import NamedTuple
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _NET, _RDMA = "/sys/class/net", "/sys/class/infiniband"

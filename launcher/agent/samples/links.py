@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import Dict, List, Optional, Sequence
+
+from ..named_tuple import NamedTuple
 
 _NET, _RDMA = "sys/class/net", "sys/class/infiniband"
 _RDMA_ERRORS = (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Dict, Iterable, List, NamedTuple, Optional
+from typing import Dict, Iterable, List, Optional
 
+from ..named_tuple import NamedTuple
 from ..system import processes
 
 _TICKS = os.sysconf("SC_CLK_TCK")

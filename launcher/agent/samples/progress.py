@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import re
-from typing import NamedTuple, Optional
+from typing import Optional
 
+from ..named_tuple import NamedTuple
 from ..stream.traces import MARK
 
 _READ_BYTES = 4096

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ..named_tuple import NamedTuple
 from ..ranks import progress_file
 from . import progress
 from .changes import Changes

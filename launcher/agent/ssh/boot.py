@@ -1,20 +1,27 @@
 """The program that a login runs before the host has an agent: it installs the agent if it is missing, and becomes it.
 
-It is sent on the command line after `python_version.py`, and imports nothing of the agent before that is installed. Its
-argument is the mark of an answer. Its first request has the rule about whose paths are trusted (the text of
-`system/trust.py`): who owns the directories, and whether the agent matches its name, is checked before the agent runs.
+It comes with the first request, see `first.py`, and imports nothing of the agent before that is installed. Its argument
+is the mark of an answer. Who owns the directories, and whether the agent matches its name, is checked before the agent
+runs. The rule about whose paths are trusted (the text of `system/trust.py`) decides that, and has the words for what is
+wrong. It is not compiled for what `_is_ours` can tell at a glance.
 """
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import gc
 import json
+import marshal
 import os
+import stat
 import sys
 import time
+import zlib
 from importlib import import_module
-from typing import Any, Callable, Dict, NoReturn, Optional, Tuple
+from importlib.util import MAGIC_NUMBER
+from types import ModuleType
+from typing import Any, Callable, Dict, NoReturn, Optional
 
 _INSTALL_S = 15.0
 """A host that has not installed the agent on a shared disk by then may have failed: another one installs it, too."""
@@ -26,18 +33,18 @@ class Home:
     """The directory of agents, snapshots and runs on this host, and the requested agent in it."""
 
     def __init__(self, request: Dict[str, Any]) -> None:
-        self._rule: Dict[str, Any] = {"__name__": "distlaunch_rule"}
-        exec(request.pop("rule"), self._rule)  # noqa: S102 - sent by the launcher
-        self._trusted = request.pop("trusted")
+        self._text, self._trusted, self._known = request.pop("rule"), request.pop("trusted"), dict[str, Any]()
+        self._whole_s: int = request.pop("whole_s")
+        self._name: str = request["agent"]
         self.base = os.path.expanduser(request["dir"])
-        self.path = os.path.join(self.base, "agents", request["agent"] + ".pyz")
+        self.path = os.path.join(self.base, "agents", self._name + ".pyz")
 
     def prepare(self) -> None:
         """Create the directories; refuse those that another user can change."""
-        for name in ("agents", "snapshots", "runs", "projects"):
-            directory = os.path.join(self.base, name)
-            _refuse(self._rule["make"](directory, 0o700, self._trusted))
-            _refuse(self._rule["problem"](directory, self._trusted, searched=True))
+        for directory in [os.path.join(self.base, name) for name in ("agents", "snapshots", "runs", "projects")]:
+            if not _is_ours(directory):
+                _refuse(self._rule["make"](directory, 0o700, self._trusted))
+                _refuse(self._rule["problem"](directory, self._trusted, searched=True))
 
     def turn(self) -> bool:
         """Whether this host has to install the agent; of those that share the disk, one does and the others wait."""
@@ -53,8 +60,6 @@ class Home:
 
     def install(self) -> Optional[str]:
         """Request the agent, which others see once it can answer; returns what was wrong with an old one."""
-        import zlib
-
         _say({"lacks": "agent"})
         size = json.loads(sys.stdin.buffer.readline())["bytes"]
         own = f"{self.path}.{os.getpid()}-{os.urandom(4).hex()}"
@@ -63,10 +68,16 @@ class Home:
         try:
             found = self._problem() if os.path.lexists(self.path) else None
             if found:
-                replaced = found[0]
+                replaced = found.message
                 os.rename(self.path, own + ".old")
+            agent = zlib.decompress(sys.stdin.buffer.read(size))
             with open(own, "xb") as file:
-                file.write(zlib.decompress(sys.stdin.buffer.read(size)))
+                file.write(agent)
+                file.flush()
+                os.fsync(file.fileno())  # the mark must not be on the disk before the content
+            if self._rule["agent_name"](agent) == self._name:
+                with contextlib.suppress(OSError):  # it is read whole each time
+                    os.utime(own, (self._whole_s, self._whole_s))
             os.replace(own, self.path)
         except OSError:  # another host that shares the disk may have installed it meanwhile
             if not os.path.exists(self.path):
@@ -77,16 +88,27 @@ class Home:
         _refuse(self._problem())
         return replaced
 
-    def _problem(self) -> Optional[Tuple[str, str]]:
+    def _problem(self) -> Any:
         """Why the installed agent must not be run, and the fix."""
-        found: Optional[Tuple[str, str]] = self._rule["agent_problem"](self.path, self._trusted)
-        return found
+        if _is_ours(os.path.dirname(self.path)) and _is_ours(self.path) and self._is_whole():
+            return None
+        return self._rule["agent_problem"](self.path, self._trusted)
+
+    def _is_whole(self) -> bool:
+        """Whether nothing has changed it since it was checked."""
+        return os.stat(self.path).st_mtime == self._whole_s
+
+    @property
+    def _rule(self) -> Dict[str, Any]:
+        if not self._known:
+            self._known["__name__"] = "distlaunch_rule"
+            exec(zlib.decompress(binascii.a2b_base64(self._text)), self._known)  # noqa: S102 - sent by the launcher
+        return self._known
 
 
-def main() -> Optional[Callable[[], None]]:
+def main(request: Dict[str, Any]) -> Optional[Callable[[], None]]:
     """Hold the conversation; returns what a forked child is to become once it has left these frames, if it is one."""
     gc.disable()  # what is imported stays, and so does what is made for the agent
-    request = json.loads(sys.stdin.buffer.readline())
     home = Home(request)
     try:
         home.prepare()
@@ -94,11 +116,31 @@ def main() -> Optional[Callable[[], None]]:
             replaced = home.install()
             if replaced:
                 request["replaced"] = replaced
-        calls = _calls(home.path)
+        calls = _calls(home.path, request.pop("bytecode"))
     except OSError as error:
         _end(f"{error.filename or os.path.dirname(home.path)}: {error.strerror or error}")
     task: Optional[Callable[[], None]] = calls.converse(request)
     return task
+
+
+def _is_ours(path: str) -> bool:
+    """Whether the rule is sure to trust a path: no links, all of it root's or this user's, no other may write to it."""
+    users, here = (0, os.getuid()), "/"
+    names = [name for name in path.split("/") if name]
+    if not os.path.isabs(path) or "." in names or ".." in names:
+        return False
+    try:
+        steps = [os.lstat("/"), *(os.lstat(here := os.path.join(here, name)) for name in names)]
+    except OSError:
+        return False
+    *way, last = steps
+    return (
+        all(about.st_uid in users and stat.S_ISDIR(about.st_mode) for about in way)
+        and all(not about.st_mode & 0o022 or about.st_mode & stat.S_ISVTX for about in way)
+        and last.st_uid in users
+        and not last.st_mode & 0o022
+        and (stat.S_ISDIR(last.st_mode) or stat.S_ISREG(last.st_mode))
+    )
 
 
 def _remove(*paths: str) -> None:
@@ -111,17 +153,24 @@ def _remove(*paths: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _calls(agent: str) -> Any:
-    """The module that answers requests, from the agent's archive."""
+def _calls(agent: str, places: Dict[str, Any]) -> Any:
+    """The module that answers requests, from the agent's archive. `places`: where that has its bytecode."""
     sys.path.insert(0, agent)
-    import_module(f"{_PACKAGE}.bytecode").compiled()
+    if places["magic"] == MAGIC_NUMBER.hex():
+        with open(agent, "rb") as file:
+            reader, packed = (os.pread(file.fileno(), *places[name]) for name in ("reader", "all"))
+        bytecode = ModuleType(f"{_PACKAGE}.bytecode")
+        exec(marshal.loads(reader), bytecode.__dict__)  # noqa: S302,S102 - the agent, which was checked
+        bytecode.serve(packed, agent)
+    else:
+        import_module(f"{_PACKAGE}.bytecode").compiled()
     return import_module(f"{_PACKAGE}.ssh.calls")
 
 
-def _refuse(found: Optional[Tuple[str, str]]) -> None:
-    """If something is wrong, report it with its fix and exit."""
+def _refuse(found: Any) -> None:
+    """If the rule has found a problem, report it with its fix and exit."""
     if found:
-        _end(f"{found[0]}; fix it there: {found[1]}")
+        _end(f"{found.message}; fix it there: {found.hint}")
 
 
 def _end(problem: str) -> NoReturn:
@@ -135,7 +184,7 @@ def _say(answer: Dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _task = main()
+    _task = main(globals()["_request"])
     if _task is None:
         os._exit(0)  # nothing needs cleanup
     _task()

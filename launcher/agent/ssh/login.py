@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import base64
+import binascii
 import zlib
 
 
@@ -11,6 +11,12 @@ def code(*texts: str) -> str:
 
     Each text is read only after those before it have run, so the first can stop a Python that cannot read the others.
     """
-    packed = [base64.b64encode(zlib.compress(text.encode(), 9)).decode() for text in texts]
-    steps = "".join(f"exec(zlib.decompress(base64.b64decode('{each}')).decode());" for each in packed)
-    return f"import base64,zlib;{steps}"
+    steps = "".join(
+        f"exec(zlib.decompress(binascii.a2b_base64('{packed(text.encode())}')).decode());" for text in texts
+    )
+    return f"import binascii,zlib;{steps}"
+
+
+def packed(data: bytes) -> str:
+    """The bytes as a short word."""
+    return binascii.b2a_base64(zlib.compress(data, 9), newline=False).decode()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Dict, List, NamedTuple, Sequence
+from typing import Dict, List, Sequence
 
+from ..named_tuple import NamedTuple
 from ..system.scratch import within
 from . import dump, kernel, spied
 from .stack import Stack, grouped, is_whole, of_rank, own_frame, without_answer

@@ -11,8 +11,9 @@ Silence and an idle CPU alone are not evidence, and neither is a busy one: a wai
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ..named_tuple import NamedTuple
 from . import sentences
 from .stack import Stack, grouped
 

@@ -12,8 +12,9 @@ import os
 import select
 import stat
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Union
 
+from ..named_tuple import NamedTuple
 from ..protocol import encode_event
 from ..system.files import ends_within_a_line
 from .backlog import Backlog

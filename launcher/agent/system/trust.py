@@ -13,18 +13,20 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import BinaryIO, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 _LINKS = 40
 _SUFFIX = ".pyz"
 _BLOCK = 1 << 16
+WHOLE_S = 946_684_800
+"""The time of an agent's file that was read whole after it was written; any change has given it another."""
 
 
-class Problem(NamedTuple):
+class Problem:
     """Why a path is not trusted, and how to fix it."""
 
-    message: str
-    hint: str
+    def __init__(self, message: str, hint: str) -> None:
+        self.message, self.hint = message, hint
 
 
 def problem(
@@ -205,6 +207,11 @@ def agent_name(archive: bytes) -> str:
     return _digest([archive])
 
 
+def _name(file: BinaryIO) -> str:
+    """What an agent's file must be called."""
+    return _digest(iter(lambda: file.read(_BLOCK), b"")) + _SUFFIX
+
+
 def _digest(content: Iterable[bytes]) -> str:
     import hashlib
 
@@ -222,8 +229,8 @@ def agent_problem(path: str, trusted: Sequence[str] = ()) -> Optional[Problem]:
     changed = Problem(f"{path} does not match its name: another user or a disk error has changed it", f"rm -r {path}")
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            right = is_file and _digest(iter(lambda: file.read(_BLOCK), b"")) + _SUFFIX == os.path.basename(path)
+            about = os.fstat(file.fileno())
+            right = stat.S_ISREG(about.st_mode) and (about.st_mtime == WHOLE_S or _name(file) == os.path.basename(path))
     except OSError:
         right = False
     return None if right else changed

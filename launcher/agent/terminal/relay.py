@@ -27,9 +27,10 @@ import signal
 import struct
 import termios
 import time
-from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple
 
 from ..channel import Message
+from ..named_tuple import NamedTuple
 from ..protocol import STDERR, STDOUT
 from ..stream.output import Pipe
 from ..stream.writer import Writer

@@ -12,9 +12,10 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from ..channel import Channel
+from ..named_tuple import NamedTuple
 from . import inherited, records
 
 Json = Dict[str, Any]

@@ -12,8 +12,9 @@ import os
 import signal
 import stat
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, Optional
 
+from ..named_tuple import NamedTuple
 from ..system import processes
 
 Json = Dict[str, Any]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from launcher.agent.job import Job
+from launcher.agent.named_tuple import NamedTuple
 from launcher.backends.ansible import ansible_config as config
 from launcher.backends.ansible import inventory, planning, playbook, ssh
 from launcher.backends.ansible.plan import BY_HOST

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from launcher.agent.named_tuple import NamedTuple
 from launcher.backends.kubernetes.pod_status import timestamp
 from launcher.backends.kubernetes.states import event_text
 from launcher.backends.kubernetes.words import amount

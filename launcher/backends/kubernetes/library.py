@@ -11,9 +11,10 @@ import ssl
 import sys
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from launcher.agent.named_tuple import NamedTuple
 from launcher.system import listener
 
 if TYPE_CHECKING:

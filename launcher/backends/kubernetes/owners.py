@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.agent.failures import Failure
+from launcher.agent.named_tuple import NamedTuple
 from launcher.backends.kubernetes import about, api, objects, pod_status, states
 from launcher.backends.kubernetes.parts import FIRST_LABEL
 from launcher.backends.kubernetes.pod import RUN_LABEL, STARTS_AGAIN

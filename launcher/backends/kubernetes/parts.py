@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from launcher.agent.named_tuple import NamedTuple
 from launcher.agent.roles import IGNORE
 from launcher.errors import SpecError
 

@@ -8,8 +8,9 @@ import signal
 import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from launcher.agent.named_tuple import NamedTuple
 from launcher.agent.schedulers.slurm import SlurmError, expand
 from launcher.backends.slurm.control import ask, signal_word
 from launcher.errors import CommandError, LaunchError

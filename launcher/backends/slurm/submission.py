@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.agent.outputs.packs import LIST
-from launcher.agent.outputs.tree import SENT_MTIME_S
+from launcher.agent.system.files import SENT_MTIME_S
 from launcher.backends._writing import write_beside, write_files
 from launcher.backends.slurm import jobs, one_file, run_files, submitit
 from launcher.backends.slurm.site import LoginSite

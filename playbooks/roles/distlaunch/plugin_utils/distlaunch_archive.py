@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
+import json
+import marshal
 import types
 import zipfile
 import zlib
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
+
+_BYTECODE = ".bytecode"
+"""The end of the name of the archive's bytecode, after the magic number of its Python."""
+
+_PLACES = "places.json"
+"""Where in it each module is."""
 
 
 class Archive:
@@ -27,14 +36,51 @@ class Archive:
         """The archive as it is sent: its bytecode is not compressed, as that is read at each start."""
         return zlib.compress(self.content, 1)
 
+    def boot(self) -> str:
+        """The argument of `python -c` on a host: it reads a request with the `program` that answers it."""
+        return str(self._login.code(self._text("ssh/python_version.py"), self._text("ssh/first.py")))
+
+    def program(self) -> dict[str, str]:
+        """The program that installs the agent, and becomes it: its text, and its code for Pythons of this number."""
+        text = self._login.packed(self._text("ssh/boot.py").encode())
+        return {"text": text, "code": self._login.packed(self._code("ssh/boot.py")), "magic": self._magic.hex()}
+
     def rule_text(self) -> str:
         """The rule, for a host without an agent."""
-        return self._text("system/trust.py")
+        return str(self._login.packed(self._text("system/trust.py").encode()))
 
-    def boot(self) -> str:
-        """The argument of `python -c` on a host: the program that installs the agent, and becomes it."""
-        texts = (self._text("ssh/python_version.py"), self._text("ssh/boot.py"))
-        return str(self._module("ssh/login.py").code(*texts))
+    def places(self) -> dict[str, Any]:
+        """Where the bytecode is in the archive, and in it the module that reads it: how many bytes, and from which on.
+
+        It is for Pythons with this magic number.
+        """
+        whole = len(self._packed), self._start
+        return {"magic": self._magic.hex(), "all": whole, "reader": self._place("bytecode.py")}
+
+    @cached_property
+    def _login(self) -> Any:
+        return self._module("ssh/login.py")
+
+    @cached_property
+    def _magic(self) -> bytes:
+        """The number of the Pythons for which it is."""
+        return bytes.fromhex(
+            next(name for name in self._members.namelist() if name.endswith(_BYTECODE))[: -len(_BYTECODE)]
+        )
+
+    @cached_property
+    def _packed(self) -> bytes:
+        return self._members.read(self._magic.hex() + _BYTECODE)
+
+    @cached_property
+    def _start(self) -> int:
+        """Where it begins in the archive, which has it as it is."""
+        return self.content.index(self._packed, self._members.getinfo(self._magic.hex() + _BYTECODE).header_offset)
+
+    def _place(self, name: str) -> tuple[int, int]:
+        """How many bytes that module's code has, and where in the archive it begins."""
+        size, at = json.loads(self._members.read(_PLACES))[f"distlaunch_agent/{name}"]
+        return size, self._start + at
 
     def _text(self, name: str) -> str:
         return self._members.read(f"distlaunch_agent/{name}").decode()
@@ -42,5 +88,12 @@ class Archive:
     def _module(self, name: str) -> Any:
         """A module of the agent that imports no other one."""
         module = types.ModuleType(f"distlaunch_{name.rpartition('/')[2][:-3]}")
-        exec(self._text(name), module.__dict__)  # noqa: S102 - the run's own agent
+        own = self._magic == importlib.util.MAGIC_NUMBER
+        code = marshal.loads(self._code(name)) if own else self._text(name)  # noqa: S302 - the run's own agent
+        exec(code, module.__dict__)  # noqa: S102
         return module
+
+    def _code(self, name: str) -> bytes:
+        """The bytecode of one module."""
+        size, start = self._place(name)
+        return self.content[start : start + size]

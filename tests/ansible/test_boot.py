@@ -1,0 +1,151 @@
+"""The program that a login runs, here without a host: what it trusts, what it checks anew, and for which Pythons."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from launcher.agent.ssh import boot
+from launcher.agent.ssh.calls import ANSWER
+from launcher.agent.system import trust as rule
+from launcher.payload import agent_archive
+from tests.ansible.test_session import loaded
+from tests.config.owners import as_root
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STRANGER = 54321
+
+
+class Login:
+    """One login after the other on this host."""
+
+    def __init__(self, base: Path) -> None:
+        self.archive = loaded("distlaunch_archive").Archive(agent_archive.packed())
+        self.base = base
+        self.installed = base / "agents" / f"{self.archive.name}.pyz"
+
+    def __call__(self, *options: str, **other: Any) -> tuple[list[dict[str, Any]], str]:
+        """The answers to a preflight, and stderr. The agent is sent, in case that it is missing."""
+        request = {
+            "call": "preflight", "dir": str(self.base), "run": "", "agent": self.archive.name, "trusted": [],
+            "rule": self.archive.rule_text(), "whole_s": rule.WHOLE_S, "program": self.archive.program(),
+            "bytecode": self.archive.places(), **other,
+        }  # fmt: skip
+        sent = self.archive.compressed()
+        lines = (json.dumps(request) + "\n").encode(), (json.dumps({"bytes": len(sent)}) + "\n").encode(), sent
+        done = subprocess.run(
+            [sys.executable, *options, "-c", self.archive.boot(), ANSWER],
+            input=b"".join(lines if not self._has_it() else lines[:1]), capture_output=True, timeout=60, check=False,
+        )  # fmt: skip
+        said = done.stdout.decode().splitlines()
+        answers = [json.loads(line.removeprefix(ANSWER)) for line in said if line.startswith(ANSWER)]
+        return answers, done.stderr.decode()
+
+    def _has_it(self) -> bool:
+        return self.installed.exists() and self.installed.read_bytes() == self.archive.content
+
+
+@pytest.fixture
+def login(tmp_path: Path) -> Login:
+    return Login(tmp_path / "distlaunch")
+
+
+def test_an_agent_is_read_whole_when_it_is_installed_and_once_it_was_changed(login: Login) -> None:
+    first, _ = login()
+    assert [answer.get("lacks") for answer in first] == ["agent", None]
+    assert first[-1]["python"] == sys.executable
+    assert login.installed.stat().st_mtime == rule.WHOLE_S
+
+    again, said = login("-X", "importtime")
+    assert [answer.get("lacks") for answer in again] == [None]
+    imported = {line.rpartition("|")[2].strip() for line in said.splitlines()}
+    assert "distlaunch_agent.ssh.preflight" in imported
+    assert not {"hashlib", "zipfile", "dataclasses", "inspect"} & imported
+
+    with login.installed.open("r+b") as file:
+        file.seek(1000)
+        file.write(b"another's")
+    changed, _ = login()
+    assert [answer.get("lacks") for answer in changed] == ["agent", None]
+    assert "does not match its name" in changed[-1]["replaced"]
+    assert login.installed.read_bytes() == login.archive.content
+
+    os.utime(login.installed)
+    touched, said = login("-X", "importtime")
+    assert [answer.get("lacks") for answer in touched] == [None], "it is whole"
+    assert "hashlib" in said, "which was checked"
+
+
+def test_an_agent_that_arrives_damaged_is_not_marked_as_whole(login: Login) -> None:
+    login.archive.compressed = lambda: zlib.compress(b"something else")
+
+    answers, _ = login()
+
+    assert "does not match its name" in answers[-1]["problem"]
+    assert login.installed.stat().st_mtime != rule.WHOLE_S
+
+
+def test_a_python_with_another_bytecode_runs_the_texts(login: Login) -> None:
+    other = "00000000"
+    first, _ = login(program={**login.archive.program(), "magic": other, "code": ""})
+    assert first[-1]["python"] == sys.executable
+
+    again, said = login("-X", "importtime", bytecode={"magic": other})
+    assert again[-1]["python"] == sys.executable
+    assert "zipimport" in said
+
+
+def test_a_request_that_was_cut_off_is_no_surprise(login: Login) -> None:
+    """The connection was lost."""
+    done = subprocess.run(
+        [sys.executable, "-c", login.archive.boot(), ANSWER], input=b'{"call": "pre', capture_output=True, check=False
+    )
+    assert done.returncode != 0
+    assert ANSWER.encode() not in done.stdout
+
+
+def _odd(top: Path, name: str) -> Path:
+    """A directory or file of that name, which the rule judges in one way or the other."""
+    made = top / name
+    made.mkdir(mode=0o700)
+    inside = made / "inside"
+    if name == "link":
+        (top / "leads").mkdir()
+        inside.symlink_to(top / "leads")
+        return inside / "end"
+    inside.mkdir(mode=0o700)
+    if name == "file":
+        (inside / "end").write_text("")
+    modes = {"group": 0o770, "all": 0o777, "sticky": 0o1777, "read": 0o755}
+    inside.chmod(modes.get(name, 0o700))
+    if name in ("theirs", "sticky and theirs"):
+        os.chown(inside, STRANGER, STRANGER)
+        inside.chmod(0o1777 if name.startswith("sticky") else 0o755)
+    if name != "file":
+        (inside / "end").mkdir(mode=0o755)
+    return inside / "end"
+
+
+@as_root
+@pytest.mark.parametrize(
+    "name", ["own", "file", "read", "group", "all", "sticky", "link", "theirs", "sticky and theirs", "absent"]
+)
+def test_what_is_ours_at_a_glance_is_trusted_by_the_rule(tmp_path: Path, name: str) -> None:
+    path = _odd(tmp_path, name)
+    if name == "absent":
+        path = path / "none"
+
+    for each in (path, path.parent):
+        if boot._is_ours(str(each)):
+            assert rule.problem(str(each), searched=each.is_dir()) is None
+    assert boot._is_ours(str(path)) is (name in ("own", "file", "read", "sticky"))
+    assert not boot._is_ours(os.path.join(str(path), "..", path.name))
+    assert not boot._is_ours(os.path.relpath(path))
