@@ -142,10 +142,11 @@ def dump(code: CodeType) -> bytes:
     """A module's code, in the same bytes whatever else the process has done.
 
     To load what was written with references takes three quarters of the time. `marshal` leaves those out for which
-    nothing else holds the object, so all texts are held here.
+    nothing else holds the object, so all texts are held here. It also tells whether a text is interned, as those of one
+    character, which are shared, may be or not.
     """
     fresh = marshal.loads(marshal.dumps(code, 2))  # noqa: S302 - our own
-    held = list(_texts(fresh))
+    held = [sys.intern(text) if text < "\u0100" and len(text) < 2 else text for text in _texts(fresh)]
     written = marshal.dumps(fresh, 4)
     del held
     return written
