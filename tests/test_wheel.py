@@ -144,6 +144,7 @@ def test_the_agent_archive_is_the_same_for_the_same_sources() -> None:
 def test_the_kept_agent_archive_is_packed_anew_when_a_source_has_changed_or_it_is_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from launcher.agent.system import trust
     from launcher.payload import agent_archive
 
     monkeypatch.setattr(agent_archive, "kept_agent", lambda: str(tmp_path / "kept"))  # not that of other processes
@@ -174,13 +175,22 @@ def test_the_kept_agent_archive_is_packed_anew_when_a_source_has_changed_or_it_i
 
     kept = tmp_path / "kept"
     whole = kept.read_bytes()
-    for damaged in (whole[:-3], whole[:-3] + b"x" + whole[-2:], whole + b"more"):
+    name = whole.index(trust.agent_name(b"one = 2\n").encode())
+    for damaged in (
+        whole[:-3],
+        whole[:-3] + b"x" + whole[-2:],
+        whole + b"more",
+        whole[:name] + b"x" + whole[name + 1 :],
+    ):
         kept.write_bytes(damaged)
         forget()
         assert agent_archive.packed() == b"one = 2\n"
         assert kept.read_bytes() == whole
     forget()
-    assert len(packed) == 5
+    assert len(packed) == 6
+    for content in (b"one = 2\n", b"of an earlier version"):
+        assert agent_archive.name(content) == trust.agent_name(content)
+    assert len(packed) == 6
 
 
 def places(source: bytes) -> list[tuple[str, int]]:

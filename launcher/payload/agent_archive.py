@@ -9,12 +9,21 @@ from contextlib import suppress
 from functools import cache
 
 import launcher
-from launcher.agent.system import files
+from launcher.agent.named_tuple import NamedTuple
+from launcher.agent.system import files, trust
 from launcher.payload import kept_agent
 
 _ROOT = os.path.dirname(launcher.__file__)
 _CHECKSUM_BYTES = 8
+_NAME_BYTES = 32
 _PACKING = os.path.join(os.path.dirname(__file__), "agent_packing.py")
+
+
+class Kept(NamedTuple):
+    """What an earlier command packed."""
+
+    name: str
+    packed: bytes
 
 
 @cache
@@ -26,30 +35,38 @@ def packed() -> bytes:
     """
     found = kept()
     if found is not None:
-        return found
+        return found.packed
     from launcher.payload import agent_packing
 
     made = agent_packing.whole(sources())
     if not sys.dont_write_bytecode:
         with suppress(OSError):  # as Python does without its own bytecode
             os.makedirs(os.path.dirname(kept_agent()), exist_ok=True)
-            files.write_whole(kept_agent(), _signature() + _checksum(made) + made, sync=False)
+            whole = trust.agent_name(made).encode() + made
+            files.write_whole(kept_agent(), _signature() + _checksum(whole) + whole, sync=False)
     return made
 
 
+def name(content: bytes) -> str:
+    """The name of an agent's file with this content; of the one that is packed, it is kept with it."""
+    found = kept()
+    return found.name if found is not None and content == found.packed else trust.agent_name(content)
+
+
 @cache
-def kept() -> bytes | None:
+def kept() -> Kept | None:
     """What an earlier command packed, if it is of these sources, and whole."""
     signature = _signature()
     with suppress(OSError), open(kept_agent(), "rb") as file:
         if file.read(len(signature)) == signature:
-            checksum, made = file.read(_CHECKSUM_BYTES), file.read()
-            return made if checksum == _checksum(made) else None
+            checksum, whole = file.read(_CHECKSUM_BYTES), file.read()
+            if checksum == _checksum(whole):
+                return Kept(whole[:_NAME_BYTES].decode("ascii"), whole[_NAME_BYTES:])
     return None
 
 
-def _checksum(made: bytes) -> bytes:
-    return b"%0*x" % (_CHECKSUM_BYTES, zlib.crc32(made))
+def _checksum(whole: bytes) -> bytes:
+    return b"%0*x" % (_CHECKSUM_BYTES, zlib.crc32(whole))
 
 
 def _signature() -> bytes:

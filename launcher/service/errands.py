@@ -10,7 +10,7 @@ from launcher.agent.secret_files import NOTIFY_FILE
 from launcher.console import live_line
 from launcher.errors import LaunchError, StorageError
 from launcher.runs import cancel_notes
-from launcher.service import limits, rival
+from launcher.service import limits
 from launcher.system.question import Question
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ class Errands:
             self._bringing.event(node, record)
         won = self._run.won
         if record.name == "claim_wanted" and won is not None and won["claim"] is None and record.fields.get("attempt"):
+            from launcher.service import rival  # 8 ms; few runs are queued on several clusters
+
             self._errands.append(("grant", Question(lambda: rival.grant(self._run, self._backend), "grant")))
         if record.name == "outputs_ready" and self._fetching is not None:
             self._fetching.ready(self._run, node, failed=record.fields.get("result") != "success")

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.agent.system import trust
 from launcher.agent.system.processes import start_ticks
 from launcher.agent.warm import asking
+from launcher.payload import agent_archive
 from launcher.system import detached, hangup, proc
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ def start(argv: Sequence[str], place: detached.Place, *, stay_s: float) -> str |
 
     It begins once it is recorded; without a record, it exits.
     """
-    agent_file = Path(argv[_ARCHIVE]).read_bytes()
-    name = trust.agent_name(agent_file)
+    name = agent_archive.name(Path(argv[_ARCHIVE]).read_bytes())
     request = asking.Request(agent=name, argv=argv, env=os.environ, cwd=place.cwd, stay_s=stay_s)
     with detached.private(place.stdout) as out, detached.private(place.stderr) as err, hangup.as_found():
         agent, reason = asking.ask(request, (out.fileno(), err.fileno()))
