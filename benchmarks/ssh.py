@@ -17,13 +17,16 @@ Bytes are those received over the hosts' links. Needs root.
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._measure import ROOT, environment, ratios, verdict
 from launcher.agent.network import routes
+from launcher.agent.system import cgroup
 from testbed.testbed import Testbed
 
 if TYPE_CHECKING:
@@ -112,7 +116,18 @@ class Bench:
             raise RuntimeError(f"{name}: an agent has not waited for torch: a whole run would be measured")
         for process in chain(*left.values()):  # they would wait forever, and torchrunx's workers import it
             process.send(signal.SIGKILL)
+        self._forget_agents()
         return took, size
+
+    def _forget_agents(self) -> None:
+        """Remove what killed agents have left in memory: the hosts share that, so each would look at all of it."""
+        for path in self.scratch.glob(f"remote{self.round}/runs/*/nodes/*/agent.json"):
+            with suppress(ValueError):  # it was about to be written
+                agent = json.loads(path.read_text())
+                if agent["cgroup"]:
+                    cgroup.remove(agent["cgroup"])
+                shutil.rmtree(agent["scratch"], ignore_errors=True)
+            path.unlink()
 
     def floor(self) -> None:
         """Run plain ssh to all hosts."""

@@ -99,8 +99,7 @@ def compiled() -> bool:
     loader: Any = sys.modules[_PACKAGE].__loader__
     modules: Modules = {}
     for name, is_package, path in _sources(loader):
-        code = compile(loader.get_data(path), path, "exec", dont_inherit=True)
-        modules[name] = (is_package, dump(code))
+        modules[name] = (is_package, dump(compile(loader.get_data(path), path, "exec", dont_inherit=True)))
     from .system import files  # by zipimport, as there is no bytecode yet
 
     with contextlib.suppress(OSError):  # a full disk: it is compiled again each time
@@ -145,7 +144,10 @@ def dump(code: CodeType) -> bytes:
     nothing else holds the object, so all texts are held here. It also tells whether a text is interned, as those of one
     character, which are shared, may be or not.
     """
-    fresh = marshal.loads(marshal.dumps(code, 2))  # noqa: S302 - our own
+    try:
+        fresh = marshal.loads(marshal.dumps(code, 2))  # noqa: S302 - our own
+    except ValueError:  # from Python 3.14 on, a constant may be a slice
+        return marshal.dumps(code)
     held = [sys.intern(text) if text < "\u0100" and len(text) < 2 else text for text in _texts(fresh)]
     written = marshal.dumps(fresh, 4)
     del held

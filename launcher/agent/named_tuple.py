@@ -17,8 +17,10 @@ else:
         """Makes the annotated names of a class the names of its items."""
 
         def __new__(mcs, name: str, bases: Tuple[type, ...], space: Dict[str, Any]) -> Any:
-            if any(hasattr(base, "_fields") for base in bases) or "__annotations__" not in space:
+            if bases == (tuple,) or hasattr(bases[0], "_fields"):
                 return super().__new__(mcs, name, bases, {"__slots__": (), **space})
+            if "__annotations__" not in space:
+                raise TypeError(f"{name} has no fields, or its module lacks `from __future__ import annotations`")
             fields = tuple(space["__annotations__"])
             space["_field_defaults"] = {field: space[field] for field in fields if field in space}
             space.update({field: property(itemgetter(index)) for index, field in enumerate(fields)})

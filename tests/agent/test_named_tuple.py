@@ -104,6 +104,12 @@ def test_an_error_names_the_class_and_what_is_wrong() -> None:
             kind(**wrong)
 
 
+def test_a_class_without_fields_is_refused() -> None:
+    base: Any = NamedTuple
+    with pytest.raises(TypeError, match="Empty has no fields"):
+        type(base)("Empty", (base,), {})
+
+
 def test_a_class_below_has_the_same_values() -> None:
     class Below(Ours):
         __slots__ = ()

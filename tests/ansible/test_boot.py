@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import binascii
 import json
 import os
 import subprocess
 import sys
+import time
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +38,7 @@ class Login:
         """The answers to a preflight, and stderr. The agent is sent, in case that it is missing."""
         request = {
             "call": "preflight", "dir": str(self.base), "run": "", "agent": self.archive.name, "trusted": [],
-            "rule": self.archive.rule_text(), "whole_s": rule.WHOLE_S, "program": self.archive.program(),
+            "rule": self.archive.rule_text(), "whole_ns": rule.WHOLE_NS, "program": self.archive.program(),
             "bytecode": self.archive.places(), **other,
         }  # fmt: skip
         sent = self.archive.compressed()
@@ -48,6 +50,10 @@ class Login:
         said = done.stdout.decode().splitlines()
         answers = [json.loads(line.removeprefix(ANSWER)) for line in said if line.startswith(ANSWER)]
         return answers, done.stderr.decode()
+
+    def is_marked(self) -> bool:
+        """Whether the installed agent need not be read."""
+        return self.installed.stat().st_mtime_ns % 10**9 == rule.WHOLE_NS
 
     def _has_it(self) -> bool:
         return self.installed.exists() and self.installed.read_bytes() == self.archive.content
@@ -62,7 +68,8 @@ def test_an_agent_is_read_whole_when_it_is_installed_and_once_it_was_changed(log
     first, _ = login()
     assert [answer.get("lacks") for answer in first] == ["agent", None]
     assert first[-1]["python"] == sys.executable
-    assert login.installed.stat().st_mtime == rule.WHOLE_S
+    assert login.is_marked()
+    assert abs(time.time() - login.installed.stat().st_mtime) < 60, "it is no old file, which a site may remove"
 
     again, said = login("-X", "importtime")
     assert [answer.get("lacks") for answer in again] == [None]
@@ -90,7 +97,56 @@ def test_an_agent_that_arrives_damaged_is_not_marked_as_whole(login: Login) -> N
     answers, _ = login()
 
     assert "does not match its name" in answers[-1]["problem"]
-    assert login.installed.stat().st_mtime != rule.WHOLE_S
+    assert not login.is_marked()
+
+
+def test_a_disk_error_in_what_is_executed_leads_to_a_new_agent(login: Login) -> None:
+    """It changes no time, so the mark stays."""
+    login()
+    marked = login.installed.stat()
+    size, start = login.archive.places()["reader"]
+    with login.installed.open("r+b") as file:
+        file.seek(start + size // 2)
+        file.truncate()
+    os.utime(login.installed, ns=(marked.st_atime_ns, marked.st_mtime_ns))
+    assert login.is_marked()
+
+    answers, _ = login()
+
+    assert [answer.get("lacks") for answer in answers] == ["agent", None]
+    assert "does not match its name" in answers[-1]["replaced"]
+    assert login.installed.read_bytes() == login.archive.content
+
+
+def test_a_disk_that_cannot_be_waited_for_is_no_obstacle(login: Login) -> None:
+    """Some file systems refuse fsync: the agent is installed, and read each time."""
+    text = zlib.decompress(binascii.a2b_base64(login.archive.program()["text"]))
+    refuses = b"""import errno, os
+def refuse(_, left=[1]):  # the probe of the disk also waits for it
+    if left:
+        raise OSError(errno.EINVAL, left.pop())
+os.fsync = refuse
+"""
+    program = {"magic": "", "code": "", "text": login.archive.login.packed(text.replace(b"import errno", refuses, 1))}
+
+    answers, _ = login(program=program)
+
+    assert answers[-1]["python"] == sys.executable
+    assert login.installed.read_bytes() == login.archive.content
+    assert not login.is_marked()
+
+
+def test_whom_the_user_trusts_cannot_mark_an_agent(tmp_path: Path) -> None:
+    """They may write there, so the agent's name must be its digest."""
+    path = tmp_path / "0123.pyz"
+    path.write_text("another's")
+    now = int(time.time()) * 10**9
+    os.utime(path, ns=(now, now + rule.WHOLE_NS))
+
+    assert rule.agent_problem(str(path)) is None, "only this user has been able to"
+    found = rule.agent_problem(str(path), (str(tmp_path),))
+    assert found is not None
+    assert "does not match its name" in found.message
 
 
 def test_a_python_with_another_bytecode_runs_the_texts(login: Login) -> None:

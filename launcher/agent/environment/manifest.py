@@ -119,7 +119,7 @@ def _above(path: str) -> Iterator[str]:
 
 def _check_path(path: str) -> None:
     parts = path.split("/")
-    if parts[0] not in (ENV, BASE) or len(parts) < 2 or not {"", ".", ".."}.isdisjoint(parts) or "\0" in path:
+    if parts[0] not in (ENV, BASE) or len(parts) < 2 or any(part in ("", ".", "..") for part in parts) or "\0" in path:
         raise ValueError(f"{path!r} leads out of its directory")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import binascii
 import contextlib
+import errno
 import gc
 import json
 import marshal
@@ -27,6 +28,7 @@ _INSTALL_S = 15.0
 """A host that has not installed the agent on a shared disk by then may have failed: another one installs it, too."""
 
 _PACKAGE = "distlaunch_agent"
+_NS = 10**9
 
 
 class Home:
@@ -34,7 +36,7 @@ class Home:
 
     def __init__(self, request: Dict[str, Any]) -> None:
         self._text, self._trusted, self._known = request.pop("rule"), request.pop("trusted"), dict[str, Any]()
-        self._whole_s: int = request.pop("whole_s")
+        self._whole_ns: int = request.pop("whole_ns")
         self._name: str = request["agent"]
         self.base = os.path.expanduser(request["dir"])
         self.path = os.path.join(self.base, "agents", self._name + ".pyz")
@@ -42,7 +44,7 @@ class Home:
     def prepare(self) -> None:
         """Create the directories; refuse those that another user can change."""
         for directory in [os.path.join(self.base, name) for name in ("agents", "snapshots", "runs", "projects")]:
-            if not _is_ours(directory):
+            if not (_is_ours(directory) and os.path.isdir(directory)):
                 _refuse(self._rule["make"](directory, 0o700, self._trusted))
                 _refuse(self._rule["problem"](directory, self._trusted, searched=True))
 
@@ -74,10 +76,9 @@ class Home:
             with open(own, "xb") as file:
                 file.write(agent)
                 file.flush()
-                os.fsync(file.fileno())  # the mark must not be on the disk before the content
-            if self._rule["agent_name"](agent) == self._name:
-                with contextlib.suppress(OSError):  # it is read whole each time
-                    os.utime(own, (self._whole_s, self._whole_s))
+                safe = _is_on_disk(file.fileno())
+            if safe and self._rule["agent_name"](agent) == self._name:
+                self._mark(own, self._whole_ns)
             os.replace(own, self.path)
         except OSError:  # another host that shares the disk may have installed it meanwhile
             if not os.path.exists(self.path):
@@ -95,8 +96,23 @@ class Home:
         return self._rule["agent_problem"](self.path, self._trusted)
 
     def _is_whole(self) -> bool:
-        """Whether nothing has changed it since it was checked."""
-        return os.stat(self.path).st_mtime == self._whole_s
+        """Whether nothing has been written to it since its content was compared with its name."""
+        try:
+            about = os.lstat(self.path)
+        except OSError:  # it was removed
+            return False
+        return stat.S_ISREG(about.st_mode) and about.st_mtime_ns % _NS == self._whole_ns
+
+    def suspect(self) -> None:
+        """Have it read whole the next time."""
+        self._mark(self.path, 0)
+
+    @staticmethod
+    def _mark(path: str, fraction_ns: int) -> None:
+        """Set its time to now, with this fraction of a second. If that fails, it is read whole each time."""
+        now_ns = int(time.time()) * _NS
+        with contextlib.suppress(OSError):
+            os.utime(path, ns=(now_ns, now_ns + fraction_ns))
 
     @property
     def _rule(self) -> Dict[str, Any]:
@@ -109,16 +125,21 @@ class Home:
 def main(request: Dict[str, Any]) -> Optional[Callable[[], None]]:
     """Hold the conversation; returns what a forked child is to become once it has left these frames, if it is one."""
     gc.disable()  # what is imported stays, and so does what is made for the agent
-    home = Home(request)
+    home, places, calls = Home(request), request.pop("bytecode"), None
     try:
         home.prepare()
-        if home.turn():
-            replaced = home.install()
+        for _ in range(2):
+            replaced = home.install() if home.turn() else None
             if replaced:
                 request["replaced"] = replaced
-        calls = _calls(home.path, request.pop("bytecode"))
+            calls = _calls(home.path, places)
+            if calls is not None:
+                break
+            home.suspect()
     except OSError as error:
         _end(f"{error.filename or os.path.dirname(home.path)}: {error.strerror or error}")
+    if calls is None:
+        _end(f"{home.path} cannot be read, though it matches its name; remove it")
     task: Optional[Callable[[], None]] = calls.converse(request)
     return task
 
@@ -143,6 +164,17 @@ def _is_ours(path: str) -> bool:
     )
 
 
+def _is_on_disk(fd: int) -> bool:
+    """Wait until a file's content is on the disk; False if its file system has nothing of that kind."""
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+            raise
+        return False
+    return True
+
+
 def _remove(*paths: str) -> None:
     """Remove files and directories as far as they exist."""
     import shutil
@@ -154,17 +186,23 @@ def _remove(*paths: str) -> None:
 
 
 def _calls(agent: str, places: Dict[str, Any]) -> Any:
-    """The module that answers requests, from the agent's archive. `places`: where that has its bytecode."""
-    sys.path.insert(0, agent)
-    if places["magic"] == MAGIC_NUMBER.hex():
+    """The module that answers requests, from the agent's archive; None if that is damaged, or was removed.
+
+    `places`: where it has its bytecode.
+    """
+    sys.path[:] = [agent, *(path for path in sys.path if path != agent)]
+    if places["magic"] != MAGIC_NUMBER.hex():
+        import_module(f"{_PACKAGE}.bytecode").compiled()
+        return import_module(f"{_PACKAGE}.ssh.calls")
+    try:
         with open(agent, "rb") as file:
             reader, packed = (os.pread(file.fileno(), *places[name]) for name in ("reader", "all"))
         bytecode = ModuleType(f"{_PACKAGE}.bytecode")
         exec(marshal.loads(reader), bytecode.__dict__)  # noqa: S302,S102 - the agent, which was checked
         bytecode.serve(packed, agent)
-    else:
-        import_module(f"{_PACKAGE}.bytecode").compiled()
-    return import_module(f"{_PACKAGE}.ssh.calls")
+        return import_module(f"{_PACKAGE}.ssh.calls")
+    except (FileNotFoundError, EOFError, ValueError, TypeError):
+        return None
 
 
 def _refuse(found: Any) -> None:

@@ -1,6 +1,6 @@
 """The first text that a login's Python runs: one that is too old for the agent reports that, and exits.
 
-Any Python since 2.7 can read this file; the texts that follow it (`login.py`) need 3.9.
+Any Python since 2.7 can read this file; the text that follows it (`first.py`) needs 3.9.
 """
 
 import json

@@ -18,8 +18,11 @@ from typing import BinaryIO, Iterable, Iterator, List, Optional, Sequence, Tuple
 _LINKS = 40
 _SUFFIX = ".pyz"
 _BLOCK = 1 << 16
-WHOLE_S = 946_684_800
-"""The time of an agent's file that was read whole after it was written; any change has given it another."""
+WHOLE_NS = 20_011_000
+"""An agent's file whose content was compared with its name has a time with this fraction of a second.
+
+To write to the file gives it another one. A file system with coarser times has none, so the file is read each time.
+"""
 
 
 class Problem:
@@ -230,7 +233,8 @@ def agent_problem(path: str, trusted: Sequence[str] = ()) -> Optional[Problem]:
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             about = os.fstat(file.fileno())
-            right = stat.S_ISREG(about.st_mode) and (about.st_mtime == WHOLE_S or _name(file) == os.path.basename(path))
+            is_whole = about.st_mtime_ns % 10**9 == WHOLE_NS and not trusted  # by others, who may set the time
+            right = stat.S_ISREG(about.st_mode) and (is_whole or _name(file) == os.path.basename(path))
     except OSError:
         right = False
     return None if right else changed

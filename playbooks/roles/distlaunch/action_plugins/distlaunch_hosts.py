@@ -116,7 +116,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         if self._args["do"] in ("find", "survey", "list", "standing"):
             request["run"] = ""
         request.update(call="preflight", starts=self._args["do"] == "start", agent=self._archive.name)
-        request.update(rule=self._archive.rule_text(), whole_s=self._archive.rule.WHOLE_S, trusted=self._trusted)
+        request.update(rule=self._archive.rule_text(), whole_ns=self._archive.rule.WHOLE_NS, trusted=self._trusted)
         request.update(program=self._archive.program(), bytecode=self._archive.places())
         program = self._archive.boot()
 

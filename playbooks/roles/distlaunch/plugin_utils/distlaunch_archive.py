@@ -38,16 +38,16 @@ class Archive:
 
     def boot(self) -> str:
         """The argument of `python -c` on a host: it reads a request with the `program` that answers it."""
-        return str(self._login.code(self._text("ssh/python_version.py"), self._text("ssh/first.py")))
+        return str(self.login.code(self._text("ssh/python_version.py"), self._text("ssh/first.py")))
 
     def program(self) -> dict[str, str]:
         """The program that installs the agent, and becomes it: its text, and its code for Pythons of this number."""
-        text = self._login.packed(self._text("ssh/boot.py").encode())
-        return {"text": text, "code": self._login.packed(self._code("ssh/boot.py")), "magic": self._magic.hex()}
+        text = self.login.packed(self._text("ssh/boot.py").encode())
+        return {"text": text, "code": self.login.packed(self._code("ssh/boot.py")), "magic": self._magic.hex()}
 
     def rule_text(self) -> str:
         """The rule, for a host without an agent."""
-        return str(self._login.packed(self._text("system/trust.py").encode()))
+        return str(self.login.packed(self._text("system/trust.py").encode()))
 
     def places(self) -> dict[str, Any]:
         """Where the bytecode is in the archive, and in it the module that reads it: how many bytes, and from which on.
@@ -58,7 +58,8 @@ class Archive:
         return {"magic": self._magic.hex(), "all": whole, "reader": self._place("bytecode.py")}
 
     @cached_property
-    def _login(self) -> Any:
+    def login(self) -> Any:
+        """What packs programs for a command line."""
         return self._module("ssh/login.py")
 
     @cached_property
