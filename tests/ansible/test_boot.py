@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from launcher.agent import bytecode
 from launcher.agent.ssh import boot
 from launcher.agent.ssh.calls import ANSWER
 from launcher.agent.system import trust as rule
@@ -100,17 +101,23 @@ def test_an_agent_that_arrives_damaged_is_not_marked_as_whole(login: Login) -> N
     assert not login.is_marked()
 
 
-def test_a_disk_error_in_what_is_executed_leads_to_a_new_agent(login: Login) -> None:
+@pytest.mark.parametrize("name", ["bytecode", "ssh.calls", "system.facts"])
+def test_a_disk_error_in_what_is_executed_leads_to_a_new_agent(login: Login, name: str) -> None:
     """It changes no time, so the mark stays."""
     login()
     marked = login.installed.stat()
-    size, start = login.archive.places()["reader"]
+    size, start = login.archive.places()["all"]
+    _, code = bytecode._unpack(login.archive.content[start : start + size])[f"distlaunch_agent.{name}"]
     with login.installed.open("r+b") as file:
-        file.seek(start + size // 2)
-        file.truncate()
+        file.seek(login.archive.content.index(bytes(code), start))
+        file.write(bytes(len(code)))
     os.utime(login.installed, ns=(marked.st_atime_ns, marked.st_mtime_ns))
     assert login.is_marked()
 
+    if name == "system.facts":  # it is imported after the first answer could have been given
+        answers, said = login()
+        assert not answers
+        assert "marshal" in said
     answers, _ = login()
 
     assert [answer.get("lacks") for answer in answers] == ["agent", None]

@@ -140,7 +140,11 @@ def main(request: Dict[str, Any]) -> Optional[Callable[[], None]]:
         _end(f"{error.filename or os.path.dirname(home.path)}: {error.strerror or error}")
     if calls is None:
         _end(f"{home.path} cannot be read, though it matches its name; remove it")
-    task: Optional[Callable[[], None]] = calls.converse(request)
+    try:
+        task: Optional[Callable[[], None]] = calls.converse(request)
+    except Exception:  # a module may be damaged that is imported later
+        home.suspect()
+        raise
     return task
 
 
@@ -202,6 +206,9 @@ def _calls(agent: str, places: Dict[str, Any]) -> Any:
         bytecode.serve(packed, agent)
         return import_module(f"{_PACKAGE}.ssh.calls")
     except (FileNotFoundError, EOFError, ValueError, TypeError):
+        for known in (sys.modules, sys.path_importer_cache):
+            for name in [name for name in known if name.startswith((_PACKAGE, agent))]:
+                del known[name]
         return None
 
 
