@@ -142,7 +142,7 @@ def test_the_agent_archive_is_the_same_for_the_same_sources() -> None:
 
 
 def test_the_kept_agent_archive_is_packed_anew_when_a_source_has_changed_or_it_is_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     from launcher.agent.system import trust
     from launcher.payload import agent_archive
@@ -164,6 +164,7 @@ def test_the_kept_agent_archive_is_packed_anew_when_a_source_has_changed_or_it_i
         agent_archive.packed.cache_clear()
         agent_archive.kept.cache_clear()
 
+    request.addfinalizer(forget)  # later tests start real agents
     found = []
     for text in ("one = 1\n", "one = 1\n", "one = 2\n"):
         if source.read_text() != text:
