@@ -28,9 +28,10 @@ _BEFORE_BYTECODE = ("__init__.py", "bytecode.py")
 """What is imported before that: they have bytecode in the usual form."""
 
 _ALONE = ("bytecode.py", "ssh/boot.py", "ssh/login.py", "system/trust.py")
-"""What is executed from its place in the bytecode, which this member tells: its size, and where it begins."""
+"""What is executed from its place in the bytecode."""
 
 _PLACES = "places.json"
+"""Tells these places: of each its size, and where in the bytecode it begins."""
 
 _FIND_PARTS = f"""import sys
 

@@ -16,7 +16,7 @@ _BYTECODE = ".bytecode"
 """The end of the name of the archive's bytecode, after the magic number of its Python."""
 
 _PLACES = "places.json"
-"""Where in it each module is."""
+"""Where in it those modules are that are executed by themselves."""
 
 
 class Archive:
