@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 PROCESSES = 4
 """Even on two cores: tests with clusters mostly wait."""
 
-MEASURED = 4
-"""CI measures coverage at one of so many commits: it takes a quarter of the time."""
-
 
 def argv(request: subjects.Request, cores: int) -> list[str]:
     """The command line of pytest."""
@@ -26,7 +23,7 @@ def argv(request: subjects.Request, cores: int) -> list[str]:
     words += [f"--subject={subject}" for subject in request.subjects]
     words += ["--changed"] * request.changed
     asked = any(word.startswith("--cov") for word in request.rest)
-    if os.environ.get("CI") and not asked and rotation.commit() % MEASURED == 0:
+    if os.environ.get("CI") and not asked and rotation.commit() % rotation.MEASURED == 0:
         words.append("--cov")
     return [*words, *request.rest]
 

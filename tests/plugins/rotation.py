@@ -1,17 +1,18 @@
-"""A run of everything has a few of many tests, others at each commit; all of them run if requested by name.
+"""A run of everything has all fast tests, and of the others some, which differ by commit; by name all of them run.
 
-These are the public's scripts, of which a run has four; tests marked `rotating`, of which it has two per function; and
-those on clusters, of which it has every second one in a file.
+Of each file's tests on clusters these are a third, and of its other tests outside the fast tier a half. Of tests marked
+`rotating` there are two per function, and of the public's scripts four.
 """
 
 from __future__ import annotations
 
 import subprocess
+import zlib
 from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
-from tests.plugins import subjects
+from tests.plugins import selection, subjects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,8 +29,11 @@ MARK = "rotating"
 CLUSTERS = ("k8s", "slurm", "ssh")
 """The marks of tests on clusters."""
 
-MATRIX = "frameworks"
-"""The subject whose tests on clusters have a mark of their own where there are many."""
+ON_CLUSTERS, SLOW = 3, 2
+"""A full run has one in so many of a file's tests."""
+
+MEASURED = 4
+"""CI measures coverage at one of so many commits: it takes a quarter of the time."""
 
 FEW = 2
 """How many tests of a function with that mark."""
@@ -48,17 +52,16 @@ class Rotation:
             known = [*tests]
             if not is_requested(config, subjects.subject_of(relative(known[0]))):
                 unwanted |= {*known} - {*few(known, commit())}
-        for _, tests in groupby(filter(is_halved, items), lambda item: item.path):
-            known = [*tests]
-            if not is_requested(config, subjects.subject_of(relative(known[0]))) and not names_a_file(config):
-                unwanted |= {*known[commit() % 2 :: 2]}
+        unwanted |= {*others_of_files(items, config)} if not names_a_file(config) else set()
         if unwanted:
             config.hook.pytest_deselected(items=[item for item in items if item in unwanted])
             items[:] = [item for item in items if item not in unwanted]
 
     def pytest_report_header(self) -> list[str]:
-        marked = f"of tests marked {MARK} {FEW} per function, and of those on clusters a half of each file"
-        marked += ", others at each commit, if not requested by subject"
+        marked = (
+            f"of each file's tests on clusters a third, of its other slow ones a half, of those marked {MARK} {FEW}"
+        )
+        marked += " per function: others at each commit, all of them if requested by subject"
         if is_requested(self.config, SUBJECT):
             return [marked]
         names = ", ".join(turn())
@@ -72,6 +75,25 @@ def others_scripts(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
     yield from (item for item in tests if item.path.name != LOCAL or name_of(item) not in names)
 
 
+def others_of_files(items: Sequence[pytest.Item], config: pytest.Config) -> Iterator[pytest.Item]:
+    """The slow tests of each file whose turn it is not."""
+    slow = [item for item in items if not (selection.is_fast(item) or item.get_closest_marker(MARK) or is_script(item))]
+    for (path, every), tests in groupby(sorted(slow, key=file_and_part), file_and_part):
+        if not is_requested(config, subjects.subject_of(path)):
+            number = commit() // MEASURED  # or all that are measured would have the same ones
+            yield from (item for at, item in enumerate(tests) if not has_its_turn(at, number, every, path))
+
+
+def has_its_turn(at: int, number: int, every: int, path: str) -> bool:
+    """Whether a file's test has its turn at a commit of that number; of short files, not all have theirs at once."""
+    return (at + number + zlib.crc32(path.encode())) % every == 0
+
+
+def file_and_part(item: pytest.Item) -> tuple[str, int]:
+    """A test's file, and of how many such tests in it a full run has one."""
+    return relative(item), ON_CLUSTERS if any(map(item.get_closest_marker, CLUSTERS)) else SLOW
+
+
 def few(tests: Sequence[T], number: int) -> list[T]:
     """Those whose turn it is at a commit of that number."""
     return [tests[(number * FEW + step) % len(tests)] for step in range(min(FEW, len(tests)))]
@@ -80,12 +102,6 @@ def few(tests: Sequence[T], number: int) -> list[T]:
 def function_of(item: pytest.Item) -> str:
     """A test without its parameters."""
     return item.nodeid.partition("[")[0]
-
-
-def is_halved(item: pytest.Item) -> bool:
-    """Whether a full run has a half of the tests of this kind in a file."""
-    on_a_cluster = any(item.get_closest_marker(mark) for mark in CLUSTERS)
-    return on_a_cluster and not item.get_closest_marker(MARK) and subjects.subject_of(relative(item)) != MATRIX
 
 
 def is_script(item: pytest.Item) -> bool:

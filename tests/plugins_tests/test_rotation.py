@@ -34,12 +34,31 @@ def test_all_run_if_their_subject_is_requested(words: tuple[str, ...], all_of_th
     assert done.stdout.count(name) >= rotation.FEW
 
 
-@pytest.mark.parametrize(("words", "counts"), [(("--subject=k8s",), {9}), ((), {4, 5})])
-def test_of_the_longest_files_a_full_run_has_a_half(words: tuple[str, ...], counts: set[int]) -> None:
-    others = [f"--ignore={path}" for path in sorted((ROOT / "tests").glob("*")) if path.name != "k8s"]
+@pytest.mark.parametrize(
+    ("words", "file", "counts"),
+    [
+        (("--subject=k8s",), "tests/k8s/test_taken.py", {9}),
+        ((), "tests/k8s/test_taken.py", {3}),
+        (("--subject=train",), "tests/train/test_trainer_steps.py", {20}),
+        ((), "tests/train/test_trainer_steps.py", {10}),
+        ((), "tests/config/test_layers.py", {22}),
+    ],
+)
+def test_a_full_run_has_all_fast_tests_and_of_others_a_part(
+    words: tuple[str, ...], file: str, counts: set[int]
+) -> None:
+    others = [f"--ignore={path}" for path in sorted((ROOT / "tests").glob("*")) if path.name not in file.split("/")]
     argv = (sys.executable, "-m", "pytest", "--collect-only", "-q", "-n0", *words, *others)
 
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stdout[-2000:]
-    assert done.stdout.count("tests/k8s/test_taken.py::") in counts
+    assert done.stdout.count(f"{file}::") in counts
+
+
+def test_each_slow_test_of_a_file_has_its_turn() -> None:
+    """One of three commits in a row, whichever these are."""
+    tests = [*range(7)]
+    turns = [[number for number in tests if rotation.has_its_turn(number, commit, 3, "a/b.py")] for commit in (5, 6, 7)]
+
+    assert sorted(number for turn in turns for number in turn) == tests

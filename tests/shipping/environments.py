@@ -58,8 +58,9 @@ def start(
 ) -> dict[int, Part]:  # fmt: skip
     """Start these nodes of a run, each with a store of its own; `hosts`: where, by rank."""
     (directory / "run").mkdir(exist_ok=True)
-    if 0 in ranks:  # no end of an earlier run
-        (directory / "run/rendezvous.json.end").unlink(missing_ok=True)
+    if 0 in ranks:  # neither the address nor the end of an earlier run: another process may have that port by now
+        for name in ("rendezvous.json", "rendezvous.json.end"):
+            (directory / "run" / name).unlink(missing_ok=True)
     found = {}
     for rank in ranks:
         store = (dirs or {}).get(rank) or directory / f"disk{rank}"
