@@ -34,10 +34,9 @@ PACKAGE = {
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from launcher.backends.local.options import LocalOptions
 from launcher.settings.options import option
+from launcher.system.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

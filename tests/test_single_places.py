@@ -29,6 +29,32 @@ def test_a_library_is_imported_in_one_package_only(library: str, directory: str)
     assert not [path for path in using if not path.is_relative_to(ROOT / directory)]
 
 
+@pytest.mark.parametrize(
+    ("module", "name", "ours"),
+    [
+        ("dataclasses", "", "launcher/system/dataclass.py"),
+        ("typing", "NamedTuple", "launcher/agent/named_tuple.py"),
+    ],
+)
+def test_what_is_slow_to_import_has_one_replacement(module: str, name: str, ours: str) -> None:
+    """Each start of a launcher or an agent would pay for it."""
+    using = [
+        path
+        for path in files("launcher/**/*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if (
+            isinstance(node, ast.ImportFrom) and node.module == module and name in (*map(imported_name, node.names), "")
+        )
+        or (isinstance(node, ast.Import) and not name and module in map(imported_name, node.names))
+    ]
+    assert set(using) == {ROOT / ours}
+
+
+def imported_name(alias: ast.alias) -> str:
+    """Before it is renamed."""
+    return alias.name
+
+
 def test_failure_classes_are_named_only_in_their_table() -> None:
     """A new one is a row there and one in docs/agent-stream.md. Ambiguous names count only where they are classes."""
     unambiguous = {each.value for each in Failure} - {"node", "fabric", "killed", "collective", "timeout"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 from launcher.agent.named_tuple import NamedTuple
@@ -13,6 +12,7 @@ from launcher.agent.system.processes import ASKS_FOR_STACKS
 from launcher.backends._plan import Plan
 from launcher.backends._writing import write_files
 from launcher.errors import CommandError
+from launcher.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path

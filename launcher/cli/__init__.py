@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if words[:1] == ["torchrun"]:  # has its own parser, and must start fast
             return _torchrun(words[1:])
-        garbage.seldom()
+        garbage.not_yet()
         with backends.begun(words):
             # Imported here, so that Ctrl-C during the import is quiet, too.
             from launcher.cli import app

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.service.launch_options import LaunchOptions
 from launcher.settings import config
 from launcher.settings.options import JobOptions
+from launcher.system.dataclass import fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +17,7 @@ from launcher.service.request import chosen, named, of, resolve
 from launcher.settings import checks, config
 from launcher.settings.options import JobOptions
 from launcher.settings.run_file import split
+from launcher.system.dataclass import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -127,9 +127,8 @@ def parameter(name: str, annotation: Any, *default: Any) -> Parameter:
 
 def from_fields(cls: type, *, group: str, leave_out: tuple[str, ...] = ()) -> list[Parameter]:
     """One parameter per field of an options dataclass; None means "not given". `group`: of fields that name none."""
-    from dataclasses import fields
-
     from launcher.settings import config
+    from launcher.system.dataclass import fields
 
     types = config.field_types(cls)
     return [

@@ -13,7 +13,6 @@ import subprocess
 import tempfile
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +21,7 @@ from launcher.errors import BackendUnavailableError, CommandError, NotLoggedInEr
 from launcher.login import address as addresses
 from launcher.login.hints import LOGIN_HINTS, NO_SESSION, hints, last_line
 from launcher.system import proc, trust
+from launcher.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

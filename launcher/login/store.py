@@ -11,7 +11,6 @@ import hashlib
 import io
 import os
 import tarfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from launcher.errors import StorageError
 from launcher.login import remote
 from launcher.payload.snapshot_file import Reader
 from launcher.system import storage, trust
+from launcher.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.errors import SpecError
 from launcher.system import input_file, install, names
+from launcher.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from launcher.spec import Kind

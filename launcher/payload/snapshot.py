@@ -8,7 +8,6 @@ import os
 import stat
 import tarfile
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from launcher.payload import credentials, snapshot_links
 from launcher.payload.snapshot_file import File, Reader, unreadable
 from launcher.payload.snapshot_files import LIMIT_FILES, git_root, listed
 from launcher.system import amounts, input_file, storage
+from launcher.system.dataclass import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import io
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from launcher.errors import SpecError
 from launcher.system import input_file
+from launcher.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from dataclasses import fields, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from launcher.errors import RequestError, RunNotFoundError, StorageError, Untrus
 from launcher.runs import races
 from launcher.runs.records import DIRECTORY_HINT, Run
 from launcher.system import amounts, numbers, storage, trust
+from launcher.system.dataclass import fields, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

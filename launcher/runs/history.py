@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from launcher.runs.reader import hang_text, lost_text
+from launcher.system.dataclass import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

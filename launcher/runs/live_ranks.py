@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from launcher.agent.protocol import Event, Output
+from launcher.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from launcher.agent.protocol import Record

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from launcher.agent.named_tuple import NamedTuple
+from launcher.system.dataclass import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

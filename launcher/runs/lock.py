@@ -16,13 +16,13 @@ import os
 import threading
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.agent.system import files
 from launcher.errors import RequestError
 from launcher.system import storage
+from launcher.system.dataclass import asdict, dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

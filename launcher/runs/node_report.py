@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from launcher.agent.protocol import Event, Foreign
+from launcher.system.dataclass import dataclass, field
 
 if TYPE_CHECKING:
     from launcher.agent.protocol import Record

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from launcher.agent.failures import ENDS, WORST_FIRST, Failure, may_come_back
 from launcher.runs.node_report import Cause, NodeReport
+from launcher.system.dataclass import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

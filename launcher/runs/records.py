@@ -12,15 +12,14 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import launcher
 from launcher.errors import StorageError
-from launcher.runs import handle as handles
 from launcher.runs.sources import JOB_OUTPUT
 from launcher.system import numbers, storage, trust
+from launcher.system.dataclass import dataclass, field, fields, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -195,7 +194,9 @@ class Run:
         elsewhere = self.known.get("elsewhere")
         if elsewhere is None or (elsewhere and os.access(elsewhere, os.R_OK | os.X_OK)):
             return ""
-        return handles.unreadable(self.known)
+        from launcher.runs.handle import unreadable  # few runs are of others
+
+        return unreadable(self.known)
 
     @property
     def written(self) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from launcher.agent.protocol import Event
@@ -14,6 +13,7 @@ from launcher.runs.hanging import Hanging
 from launcher.runs.reader import StreamReader
 from launcher.runs.usage import NodeUsage
 from launcher.system import input_file
+from launcher.system.dataclass import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

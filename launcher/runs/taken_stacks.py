@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from launcher.agent.stacks import sentences
 from launcher.agent.stacks.stack import grouped
+from launcher.system.dataclass import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

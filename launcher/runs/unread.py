@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from launcher.system.dataclass import replace
 
 if TYPE_CHECKING:
     from launcher.runs.liveness import Liveness, Unread

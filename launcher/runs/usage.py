@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from launcher.runs import samples
+from launcher.system.dataclass import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

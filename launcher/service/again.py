@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from launcher import output
@@ -10,6 +9,7 @@ from launcher.agent.secret_files import NOTIFY_FILE
 from launcher.errors import BackendUnavailableError, RequestError
 from launcher.runs import directories, lock, records, status
 from launcher.service import observe, undo
+from launcher.system.dataclass import replace
 
 if TYPE_CHECKING:
     from launcher.backends._base import AnyBackend

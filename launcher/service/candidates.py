@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from launcher.settings.option import not_below, one_of
 from launcher.settings.options import JobOptions
 from launcher.spec import parse_duration
 from launcher.system import listener
+from launcher.system.dataclass import replace
 from launcher.system.question import Question
 
 if TYPE_CHECKING:

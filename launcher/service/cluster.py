@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from launcher import backends
@@ -11,6 +10,7 @@ from launcher.errors import BackendUnavailableError, RequestError
 from launcher.service.request import tell_project
 from launcher.settings import config, quarantine, verdicts
 from launcher.system import names
+from launcher.system.dataclass import fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from launcher import backends, output
@@ -19,6 +18,7 @@ from launcher.runs.reader import StreamReader
 from launcher.service import bringing, launch
 from launcher.settings import config, quarantine, verdicts
 from launcher.system import amounts, storage
+from launcher.system.dataclass import dataclass, fields
 
 if TYPE_CHECKING:
     from launcher.doctor.heat_map import Pairs

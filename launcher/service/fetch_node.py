@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.agent.named_tuple import NamedTuple
 from launcher.errors import CommandError, RequestError
 from launcher.system import amounts
+from launcher.system.dataclass import dataclass, field
 from launcher.system.partial import Partial
 
 if TYPE_CHECKING:

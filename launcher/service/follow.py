@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from launcher.service.ending import Ending
 from launcher.service.errands import Errands
 from launcher.service.node_watch import NodeWatch
 from launcher.system import listener
+from launcher.system.dataclass import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

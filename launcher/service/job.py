@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from launcher.payload import scripts
 from launcher.settings import config, job_spec, run_file
 from launcher.settings.options import JobOptions
 from launcher.spec import MAX_NODES, JobSpec, NodeRange, RoleSpec
+from launcher.system.dataclass import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from launcher import output
@@ -16,6 +15,7 @@ from launcher.errors import RequestError, StorageError
 from launcher.runs import cancel_notes, directories, lock, records
 from launcher.service import undo
 from launcher.system import storage
+from launcher.system.dataclass import asdict
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.errors import SpecError
 from launcher.settings.option import one_of, option
+from launcher.system.dataclass import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

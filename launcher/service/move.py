@@ -10,7 +10,6 @@ import os
 import queue
 import shutil
 import time
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from launcher.service import cancel, carrying, fetch, launch, observe, request
 from launcher.service.rival import Rival, grant, say, submit
 from launcher.settings import config
 from launcher.system import storage
+from launcher.system.dataclass import replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from dataclasses import fields, replace
 from typing import TYPE_CHECKING, cast
 
 from launcher import output
@@ -14,6 +13,7 @@ from launcher.results import run as results
 from launcher.runs import directories, records, status
 from launcher.runs.outcome import EXIT_CODES, TOO_LATE
 from launcher.settings import checks, config
+from launcher.system.dataclass import fields, replace
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +14,7 @@ from launcher.service.request import are_several, named
 from launcher.settings import config
 from launcher.settings.options import JobOptions
 from launcher.system import names
+from launcher.system.dataclass import fields
 
 _FOR_ALL = {"module": bool, "unique": bool, "if_running": str, "roles": str}
 _OF_A_TERMINAL = tuple(item.name for item in fields(LaunchOptions) if item.name not in _FOR_ALL)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import time
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from launcher.runs import directories, lock, races, records
 from launcher.service import cancel, launch, observe, undo
 from launcher.service.leaving import Detached
 from launcher.service.rival import News, Rival, grant, say, submit
+from launcher.system.dataclass import replace
 from launcher.system.question import Question
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from launcher import backends
@@ -11,6 +10,7 @@ from launcher.errors import LaunchError
 from launcher.payload import credentials
 from launcher.service.launch_options import LaunchOptions
 from launcher.settings.options import JobOptions
+from launcher.system.dataclass import fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from launcher.service.launch_options import LaunchOptions, check, check_straggle
 from launcher.settings import checks, config, job_checks, run_file
 from launcher.settings.options import JobOptions
 from launcher.system import names
+from launcher.system.dataclass import dataclass, fields, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, get_args
 
@@ -13,6 +12,7 @@ from launcher.errors import RequestError, SpecError
 from launcher.results.run import State
 from launcher.runs import directories
 from launcher.system import names
+from launcher.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

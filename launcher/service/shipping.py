@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from launcher.agent.environment.source import SQUASHFS, TAR
 from launcher.console import live_line
 from launcher.errors import BackendUnavailableError, SpecError, StorageError
 from launcher.spec import parse_size
+from launcher.system.dataclass import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

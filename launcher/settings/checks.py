@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any
 
 from launcher.errors import RequestError, SpecError
 from launcher.settings.config import ENV_PREFIX
+from launcher.system.dataclass import Field, fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

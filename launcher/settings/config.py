@@ -6,10 +6,8 @@ defaults < /etc/distlaunch/config.toml < user file < project file < [clusters.NA
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from launcher.errors import ConfigError, RequestError, SpecError
 from launcher.runs import reader
@@ -20,11 +18,15 @@ from launcher.settings.shared_options import SharedOptions
 from launcher.settings.toml_file import ConfigFile, project_file, read_file
 from launcher.settings.values import from_text, from_toml
 from launcher.system import names, trust
+from launcher.system.dataclass import dataclass, field, fields, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 T = TypeVar("T")
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in (bool, int, float, str, tuple)}
+"""The types of options, as their annotations begin: to have `typing` evaluate a hundred of these takes 5 ms."""
+
 ENV_PREFIX = "DISTLAUNCH_"
 SYSTEM_FILE = "/etc/distlaunch/config.toml"
 PROJECT_FILE = "distlaunch.toml"
@@ -227,15 +229,7 @@ def build(cls: type[T], settings: Mapping[str, Setting]) -> T:
 @cache
 def field_types(cls: type) -> dict[str, type]:
     """Each field of an options class with its plain type; `tuple` stands for `tuple[str, ...]`."""
-    hints = get_type_hints(cls)
-    return {item.name: _plain(hints[item.name]) for item in fields(cls)}
-
-
-def _plain(hint: Any) -> type:
-    """The plain type of a field: `int` for `int | None`, `tuple` for `tuple[str, ...]`."""
-    if isinstance(hint, UnionType):
-        (hint,) = (part for part in get_args(hint) if part is not NoneType)
-    return cast("type", get_origin(hint) or hint)
+    return {item.name: _KINDS[str(item.type).removesuffix(" | None").partition("[")[0]] for item in fields(cls)}
 
 
 def checked(

@@ -58,7 +58,7 @@ def contract(text: str) -> str:
     """Check that there is a contract of that name, and return it."""
     from launcher.agent import contracts
 
-    if text not in contracts.names():
+    if not contracts.has(text):
         raise SpecError(f"contract {text!r} is not known", hint=names.hint(text, contracts.names()))
     return text
 

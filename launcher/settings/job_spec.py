@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from launcher.errors import SpecError
 from launcher.settings.job_checks import parse_env
 from launcher.spec import JobSpec, NodeRange, parse_duration, parse_workers, run_name
+from launcher.system.dataclass import fields, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

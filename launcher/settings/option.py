@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from launcher import spec
 from launcher.errors import SpecError
 from launcher.system import names
+from launcher.system.dataclass import field
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,11 +6,10 @@ is what both accept. A backend adds its own options by declaring a dataclass lik
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from launcher import spec
 from launcher.settings import job_checks
 from launcher.settings.option import duration, not_below, one_of, option
+from launcher.system.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

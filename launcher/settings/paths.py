@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
 from typing import Any
+
+from launcher.system.dataclass import fields
 
 
 def anchored(values: dict[str, Any], directory: str, *classes: type) -> dict[str, Any]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from launcher.settings.option import option
+from launcher.system.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from launcher.errors import ConfigError
 from launcher.system import trust
+from launcher.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

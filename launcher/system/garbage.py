@@ -1,25 +1,19 @@
-"""How often Python looks for garbage.
-
-Seldom while a command is imported, where it takes a tenth of the time, and not at its end, where it takes most of it.
-"""
+"""When Python looks for garbage: not while a command is imported, a tenth of which that would take, nor at its end."""
 
 from __future__ import annotations
 
 import gc
 
-_USUAL = gc.get_threshold()
-_SELDOM = 20_000
-"""Objects between two collections; Python's own number is 700."""
 
-
-def seldom() -> None:
-    """Collect seldom from now on."""
-    gc.set_threshold(_SELDOM)
+def not_yet() -> None:
+    """Collect nothing while modules are imported, all of which stay."""
+    gc.disable()
 
 
 def as_usual() -> None:
-    """Collect as often as Python does by itself."""
-    gc.set_threshold(*_USUAL)
+    """Collect from now on, but never look at what was imported."""
+    gc.freeze()
+    gc.enable()
 
 
 def never_again() -> None:

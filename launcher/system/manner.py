@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from launcher.system.dataclass import dataclass, field
 from launcher.system.writing import OpenLines
 
 if TYPE_CHECKING:

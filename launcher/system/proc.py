@@ -7,11 +7,11 @@ import contextlib
 import os
 import subprocess
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from launcher.agent.system.processes import start_ticks
 from launcher.errors import CommandError
+from launcher.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

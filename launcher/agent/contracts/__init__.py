@@ -11,9 +11,16 @@ if TYPE_CHECKING:
 
 def names() -> List[str]:
     """All contracts, sorted."""
-    import pkgutil  # the launcher needs it
+    import pkgutil  # imports `inspect`, which takes as long as half of the launcher's own modules
 
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+
+
+def has(name: str) -> bool:
+    """Whether there is a contract of that name."""
+    from importlib.util import find_spec  # the launcher needs it
+
+    return name.isidentifier() and not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None
 
 
 def load(name: str) -> Contract:

@@ -12,7 +12,7 @@ from ..channel import Channel
 from ..system import processes
 from ..warm import inherited, records
 from . import archive, forks, kept, worker
-from .imported import Imported
+from .imported import Imported, only_for_agents
 
 _WORD_S = 30.0
 _PARTS_S = 10.0
@@ -21,10 +21,18 @@ _WORDS = 3
 
 
 class Asked:
-    """The child's answer to a request."""
+    """The child's answer to a request, which may still be made when there is a connection."""
 
     def __init__(self, channel: Channel[Any, Any], imported: Imported, where: str, server: Any) -> None:
         self._channel, self._imported, self._where, self._server = channel, imported, where, server
+
+    def prepare(self) -> None:
+        """Do what does not depend on the request."""
+        before = set(sys.modules)
+        assert forks.prepare is not None
+        forks.prepare()
+        only_for_agents.extend(name for name in sys.modules if name not in before)
+        self._changed = kept.changed_files(self._imported.files)
 
     def answer(self) -> List[str]:
         """Become what was asked for, and wait for `go`; returns the agent's words, and exits if there is none."""
@@ -62,9 +70,8 @@ class Asked:
         wrong = inherited.adopt(wanted["settable"])
         if wrong:
             return f"the {wrong[0]} of the one that stands cannot be set"
-        changed = kept.changed_files(self._imported.files)
-        if changed:
-            return f"{changed[0]} has changed since its import"
+        if self._changed:
+            return f"{self._changed[0]} has changed since its import"
         try:
             os.chdir(wanted["cwd"])
         except OSError as error:

@@ -10,6 +10,9 @@ READ_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "TZ")
 become_agent: Optional[Callable[[List[str]], None]] = None
 """Runs an agent with these words in this process; set by the agent if its fork server may be left standing."""
 
+prepare: Optional[Callable[[], None]] = None
+"""Imports what an agent and its worker group's process need. Set likewise."""
+
 differs: Optional[Callable[[List[str], Dict[str, str], List[str]], str]] = None
 """Why an agent with these words must not use what was imported with this environment: these modules. Set likewise."""
 

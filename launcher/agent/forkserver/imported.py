@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Dict, List, Optional, Set, Tuple
 
 from ..named_tuple import NamedTuple
@@ -31,11 +32,23 @@ class Imported(NamedTuple):
 
 
 _used: List[Imported] = []
+only_for_agents: List[str] = []
+"""In what was forked from a standing server: modules for the agent and its worker group's process, not for workers."""
+
+_forgotten: List[object] = []
 
 
 def used() -> Optional[Imported]:
     """In a fork server that was forked from a standing one: what is already imported; None in all others."""
     return _used[0] if _used else None
+
+
+def forget_agent() -> None:
+    """In a run's fork server, before workers are forked: have only the modules of the standing one.
+
+    The others stay alive: to destroy them would write to pages that are shared.
+    """
+    _forgotten.extend(sys.modules.pop(name, None) for name in only_for_agents)
 
 
 def use(imported: Imported) -> None:

@@ -56,6 +56,7 @@ class ForkServer:
         task = self.group.fork(self.setup, self.agent, self.signals)  # it meets the other nodes while this one imports
         if task is not None:
             return task
+        imported.forget_agent()
         self.preload.compile()
         self.start.look_at_program()
         self.preload.run(forks=self.start.forks)

@@ -191,7 +191,9 @@ class Server:
             for number in (signal.SIGCHLD, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            words = Asked(channel, self._imported, where, (self._me, self._ticks)).answer()
+            asked = Asked(channel, self._imported, where, (self._me, self._ticks))
+            asked.prepare()
+            words = asked.answer()
         except BaseException:  # noqa: BLE001 - this process must never go on as the server
             import traceback
 

@@ -57,7 +57,11 @@ def may_stay() -> None:
 
         warm.to_its_end(words, run)
 
-    forks.differs, forks.become_agent = differs, become_agent
+    def prepare() -> None:
+        from ..group import process, worker_group  # noqa: F401
+        from . import agent, warm  # noqa: F401
+
+    forks.prepare, forks.differs, forks.become_agent = prepare, differs, become_agent
 
 
 def _fork(job: Job, rank: int) -> Optional[Forked]:

@@ -16,6 +16,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _MANY_FILES = 65536
 _KILL_S = 5.0
+_LOOK_S, _LOOK_LATER_S = 0.001, 0.01
 _LAST_WORD_S = 1.0
 """How long an agent may take to report its end after its descendants were killed."""
 
@@ -203,7 +204,7 @@ def sweep(keep: Collection[int] = (), patience_s: float = 0.5, limit_s: float = 
 
     A child's own children become ours when it exits, so killing children until there are none reaches the whole tree.
     """
-    began = time.monotonic()
+    began, pause = time.monotonic(), _LOOK_S
     sent: Set[int] = set()
     while not have_none():
         left = [pid for pid in children() if pid not in keep and not _reap(pid)]
@@ -222,7 +223,8 @@ def sweep(keep: Collection[int] = (), patience_s: float = 0.5, limit_s: float = 
                     sent.add(pid)
                     os.kill(pid, signal.SIGTERM)
                     os.kill(pid, signal.SIGCONT)
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(2 * pause, _LOOK_LATER_S)
     return []
 
 

@@ -4,11 +4,13 @@
           └──────── what the agent is to be, its output; `go` ────────────────┘
 
 The agent checks all that it has inherited before it answers: it is as if started anew, or it says why it is not and
-exits. It begins only when it is told to, once it is recorded.
+exits. It begins only when it is told to, once it is recorded. What it can do before it knows the request, it does as
+soon as there is a connection, so a launcher connects (`call`) before it makes its request.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -59,8 +61,29 @@ class Forked:
         self._channel.close()
 
 
-def ask(request: Request, output: Tuple[int, int]) -> Tuple[Optional[Forked], str]:
-    """An agent with this stdout and stderr, or None and the reason. Tries each server with this agent and Python."""
+class Called(NamedTuple):
+    """A connection to a server, at the other end of which an agent is being prepared."""
+
+    standing: records.Standing
+    connection: socket.socket
+
+
+def call(python: str) -> Optional[Called]:
+    """Connect to the server of this Python that was used last; None if there is none."""
+    where = records.directory()
+    standing = [each for each in records.found() if each.python == python] if where else []
+    for latest in sorted(standing, key=lambda each: -each.until)[:1]:
+        assert where
+        with contextlib.suppress(OSError):
+            return Called(latest, _connected(records.socket_of(where, latest.pid, latest.start_ticks)))
+    return None
+
+
+def ask(request: Request, output: Tuple[int, int], called: Optional[Called] = None) -> Tuple[Optional[Forked], str]:
+    """An agent with this stdout and stderr, or None and the reason. Tries each server with this agent and Python.
+
+    `called`: a connection that there is already.
+    """
     reason = NONE
     where = records.directory()
     for standing in records.found() if where else []:
@@ -70,36 +93,56 @@ def ask(request: Request, output: Tuple[int, int]) -> Tuple[Optional[Forked], st
             reason = "the one that stands is of another version of distlaunch"
         else:
             assert where
-            found, reason = _ask(records.socket_of(where, standing.pid, standing.start_ticks), request, output)
+            path = records.socket_of(where, standing.pid, standing.start_ticks)
+            is_called = called is not None and called.standing.pid == standing.pid
+            found, reason = _ask(path, request, output, called.connection if called and is_called else None)
             if found is not None:
                 return found, ""
     return None, reason
 
 
-def _ask(path: str, request: Request, output: Tuple[int, int]) -> Tuple[Optional[Forked], str]:
+def _ask(
+    path: str, request: Request, output: Tuple[int, int], early: Optional[socket.socket] = None
+) -> Tuple[Optional[Forked], str]:
+    """`early`: a connection, which is of no use if the other end has waited too long for this request."""
+    wanted: Json = {"argv": list(request.argv), "env": dict(request.env), "cwd": request.cwd}
+    own = {"fixed": inherited.fixed(), "settable": inherited.settable(), "keeps": len(request.keeps)}
+    wanted["stay_s"] = request.stay_s
+    try:
+        connection = early or _connected(path)
+        channel: Channel[Json, Json] = Channel(connection)
+        try:
+            channel.send({**wanted, **own}, output)
+            for keep in request.keeps:
+                channel.send({"keep": True}, [keep])
+            message = _answer(channel)
+        except OSError:
+            channel.close()
+            raise
+    except OSError as error:
+        return None, f"it cannot be asked: {error.strerror or error}"
+    if not message or "agent" not in message:
+        channel.close()
+        if not message and early:
+            return _ask(path, request, output)
+        return None, str(message["refused"]) if message else "it has ended meanwhile"
+    connection.settimeout(None)
+    return Forked(int(message["agent"]), channel), ""
+
+
+def _connected(path: str) -> socket.socket:
+    """Raises `OSError`."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    channel: Channel[Json, Json] = Channel(connection)
     try:
         connection.settimeout(_CONNECT_S)
         connection.connect(path)
         connection.settimeout(_ANSWER_S)
         if not is_ours(connection):
             raise PermissionError("it belongs to another user")
-        wanted: Json = {"argv": list(request.argv), "env": dict(request.env), "cwd": request.cwd}
-        own = {"fixed": inherited.fixed(), "settable": inherited.settable(), "keeps": len(request.keeps)}
-        wanted["stay_s"] = request.stay_s
-        channel.send({**wanted, **own}, output)
-        for keep in request.keeps:
-            channel.send({"keep": True}, [keep])
-        message = _answer(channel)
-    except OSError as error:
-        channel.close()
-        return None, f"it cannot be asked: {error.strerror or error}"
-    if not message or "agent" not in message:
-        channel.close()
-        return None, str(message["refused"]) if message else "it has ended meanwhile"
-    connection.settimeout(None)
-    return Forked(int(message["agent"]), channel), ""
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 def _answer(channel: Channel[Json, Json]) -> Optional[Json]:

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,6 +25,7 @@ from launcher.runs import directories, records
 from launcher.runs.liveness import Liveness
 from launcher.settings.job_checks import check_secrets_here
 from launcher.system import storage
+from launcher.system.dataclass import asdict
 from launcher.system.hosts import lines as hosts_lines
 
 if TYPE_CHECKING:

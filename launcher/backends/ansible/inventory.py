@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import sys
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
@@ -18,6 +17,7 @@ from launcher.backends.ansible.ansible_config import check_inventory
 from launcher.errors import BackendUnavailableError, SpecError
 from launcher.spec import parse_workers
 from launcher.system import input_file, install, proc
+from launcher.system.dataclass import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from launcher.login import address
 from launcher.settings.option import duration, not_below, one_of, option
 from launcher.spec import parse_size
+from launcher.system.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

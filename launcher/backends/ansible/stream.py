@@ -11,7 +11,6 @@ import os
 import selectors
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from launcher.backends.ansible.gate import Gates
 from launcher.errors import CommandError
 from launcher.login.hints import last_line
 from launcher.system import pipes, proc
+from launcher.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends.kubernetes import about, kept, owners, words
 from launcher.backends.kubernetes.pod import STARTS_AGAIN
 from launcher.errors import RequestError, RunNotFoundError
 from launcher.runs import directories, records
+from launcher.system.dataclass import asdict, replace
 
 if TYPE_CHECKING:
     from pathlib import Path

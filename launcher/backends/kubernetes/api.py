@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 from launcher import output
 from launcher.backends.kubernetes import admission, library, login
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
+from launcher.system.dataclass import dataclass, field
 
 if TYPE_CHECKING:
     import socket

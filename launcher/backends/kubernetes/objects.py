@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from launcher.agent.secret_files import KEY_FILE
@@ -11,6 +10,7 @@ from launcher.backends._writing import secret_texts
 from launcher.backends.kubernetes import indexed, kubeflow, parts, pod
 from launcher.errors import SpecError
 from launcher.spec import parse_duration
+from launcher.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

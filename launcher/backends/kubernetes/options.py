@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from launcher.backends.kubernetes import words
 from launcher.errors import SpecError
 from launcher.login import address
 from launcher.settings.option import duration, not_below, one_of, option
+from launcher.system.dataclass import dataclass
 
 KINDS = ("job", "jobset", "trainjob", "pytorchjob", "mpijob", "tfjob", "pods")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
+
+from launcher.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from calendar import timegm
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from launcher.backends.kubernetes import kubeflow
 from launcher.backends.kubernetes.indexed import LOST_EXIT_CODES, STOPPED_EXIT_CODE
 from launcher.backends.kubernetes.parts import FIRST_LABEL
 from launcher.backends.kubernetes.pod import NODE_LABEL
+from launcher.system.dataclass import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -10,7 +10,6 @@ import contextlib
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from launcher.backends.kubernetes.pod_logs import PodLogs
 from launcher.errors import CommandError, RequestError
 from launcher.settings.job_checks import check_secrets_here
 from launcher.system import storage
+from launcher.system.dataclass import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

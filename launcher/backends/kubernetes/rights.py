@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.agent.named_tuple import NamedTuple
 from launcher.backends.kubernetes import api, objects
 from launcher.errors import BackendUnavailableError
+from launcher.system.dataclass import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

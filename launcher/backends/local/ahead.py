@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,11 @@ from launcher import payload
 from launcher.agent.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from launcher.agent.warm import asking
     from launcher.system import detached, proc
 
 _ROOM = 2048
@@ -30,8 +31,10 @@ MANY = 64
 _ANSWER_S = 60.0
 _READ_BYTES = 1 << 16
 _STANDARD_STREAMS = 3
-_OTHERS = frozenset(("--help", "-h", "--dry-run", "--python", "--warm"))
+_OTHERS = frozenset(("--help", "-h", "--dry-run", "--python"))
 """Options with which no agent is started, or another one."""
+
+_WARM = "--warm"
 
 
 class _Started(NamedTuple):
@@ -42,13 +45,18 @@ class _Started(NamedTuple):
 
 
 _started: list[_Started] = []
+_called: list[asking.Called] = []
+"""With `--warm`: a connection to the server that stands, where an agent is prepared."""
 
 
 def begin(words: Sequence[str]) -> None:
     """Start it, if a run of this command line may need it and its archive was packed by an earlier command."""
-    path = payload.kept_agent()
     if not _OTHERS.isdisjoint(words) or not sys.executable:
         return
+    if _WARM in words:
+        _call()
+        return
+    path = payload.kept_agent()
     with contextlib.suppress(OSError):
         archive, cwd = _state(path), os.getcwd()
         for number in range(_STANDARD_STREAMS):
@@ -56,7 +64,22 @@ def begin(words: Sequence[str]) -> None:
         _start(sys.executable, path, archive, cwd)
 
 
+def _call() -> None:
+    from launcher.agent.warm import asking  # few runs leave a server
+
+    called = asking.call(sys.executable)
+    if called:
+        _called.append(called)
+
+
+def called() -> asking.Called | None:
+    """The connection to the server that stands, which may be used until `drop`."""
+    return _called[-1] if _called else None
+
+
 def _start(python: str, path: str, archive: tuple[int, int], cwd: str) -> None:
+    import subprocess  # not for a run that starts from what stands
+
     argv = [python, "-u", path, "--ahead", "-" * _ROOM]
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
     process = subprocess.Popen(
@@ -176,7 +199,9 @@ def _wanted(argv: Sequence[str], stdout: Path, stderr: Path) -> dict[str, Any]:
 
 
 def drop() -> None:
-    """End it, if it is not taken."""
+    """End it, and what was prepared, if it is not taken."""
+    while _called:
+        _called.pop().connection.close()
     while _started:
         with _started.pop().process as process:
             process.kill()

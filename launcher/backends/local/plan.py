@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from launcher.agent.job import LOOPBACK
 from launcher.backends._base import master_text
+from launcher.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path

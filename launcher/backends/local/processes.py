@@ -6,12 +6,12 @@ import os
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.agent.system import cgroup, processes
 from launcher.system import proc, storage
+from launcher.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

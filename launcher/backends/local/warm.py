@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from launcher.agent.system.processes import start_ticks
 from launcher.agent.warm import asking
+from launcher.backends.local import ahead
 from launcher.payload import agent_archive
 from launcher.system import detached, hangup, proc
 
@@ -27,7 +28,7 @@ def start(argv: Sequence[str], place: detached.Place, *, stay_s: float) -> str |
     name = agent_archive.name(Path(argv[_ARCHIVE]).read_bytes())
     request = asking.Request(agent=name, argv=argv, env=os.environ, cwd=place.cwd, stay_s=stay_s)
     with detached.private(place.stdout) as out, detached.private(place.stderr) as err, hangup.as_found():
-        agent, reason = asking.ask(request, (out.fileno(), err.fileno()))
+        agent, reason = asking.ask(request, (out.fileno(), err.fileno()), ahead.called())
     if agent is None:
         return reason
     try:

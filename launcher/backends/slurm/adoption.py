@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from launcher.backends.slurm import behind_login, clusters, jobs
 from launcher.errors import RequestError, RunNotFoundError
 from launcher.runs import directories, records
 from launcher.system import amounts, numbers, storage, trust
+from launcher.system.dataclass import asdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import socket
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from launcher.backends.slurm.options import OF_SBATCH
 from launcher.backends.slurm.states import from_accounting, job_of, meaning
 from launcher.errors import BackendUnavailableError, LaunchError, SpecError
 from launcher.system import detached, pipes, proc, storage
+from launcher.system.dataclass import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

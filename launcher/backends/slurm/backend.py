@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -22,6 +21,7 @@ from launcher.backends.slurm.states import job_of
 from launcher.errors import BackendUnavailableError, LaunchError, RequestError
 from launcher.runs.liveness import Liveness
 from launcher.system import trust
+from launcher.system.dataclass import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

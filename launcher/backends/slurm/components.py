@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.backends.slurm import allocation
 from launcher.errors import SpecError
+from launcher.system.dataclass import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from launcher.backends.slurm import states
+from launcher.system.dataclass import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

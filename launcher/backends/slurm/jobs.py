@@ -6,7 +6,6 @@ import re
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -18,6 +17,7 @@ from launcher.backends.slurm.job import Job, joined
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError
 from launcher.runs import directories
 from launcher.system import numbers, proc, storage
+from launcher.system.dataclass import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

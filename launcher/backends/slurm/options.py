@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import ClassVar
 
 from launcher.backends.slurm import words
@@ -11,6 +10,7 @@ from launcher.errors import SpecError
 from launcher.login import address
 from launcher.settings.option import duration, not_below, one_of, option
 from launcher.spec import parse_size
+from launcher.system.dataclass import dataclass
 
 OF_SBATCH = (
     "partition", "account", "qos", "gpus_per_node", "gres", "cpus_per_task", "mem", "constraint", "nodelist", "exclude",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from launcher import output
 from launcher.payload import project, scripts
 from launcher.spec import parse_size
 from launcher.system import install
+from launcher.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from launcher.backends.slurm.options import SlurmOptions

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from launcher.backends._base import master_text
+from launcher.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path

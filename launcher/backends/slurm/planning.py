@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends import _warm
@@ -16,6 +15,7 @@ from launcher.errors import SpecError
 from launcher.payload import project, scripts
 from launcher.runs import directories
 from launcher.spec import NodeRange, parse_duration
+from launcher.system.dataclass import replace
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from launcher.backends._base import Written
@@ -13,6 +12,7 @@ from launcher.backends._writing import write_beside, write_files
 from launcher.errors import StorageError
 from launcher.payload import agent_archive, scripts
 from launcher.system import storage
+from launcher.system.dataclass import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from launcher import backends, output
@@ -19,6 +18,7 @@ from launcher.service import launch as service
 from launcher.settings import quarantine
 from launcher.settings.option import option
 from launcher.system import names
+from launcher.system.dataclass import dataclass, fields
 
 if TYPE_CHECKING:
     from launcher.doctor.findings import Finding
