@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from launcher.runs.handle import Handle
     from launcher.runs.liveness import Liveness
     from launcher.runs.outcome import Outcome
+    from launcher.runs.reader import Wanted
     from launcher.runs.records import Run
     from launcher.runs.sources import Source
     from launcher.spec import JobSpec
@@ -69,6 +70,9 @@ class Stream(Protocol):
 
     def read(self, timeout_s: float) -> list[Chunk]:
         """What has arrived since the last call; waits up to `timeout_s`, and is empty if nothing arrived."""
+
+    def omit(self, wanted: Wanted) -> None:
+        """Lines of other ranks need not be read: where they are many, they are left out from now on."""
 
     def close(self) -> None:
         """Close files and connections."""

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from launcher.agent.system import processes
 from launcher.backends._base import Chunk
+from launcher.runs import blocks
 from launcher.runs.sources import JOB_OUTPUT, Source
 from launcher.system import input_file, storage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
+
+    from launcher.runs.reader import Wanted
 
 _POLL_S, _POLL_EARLY_S = 0.02, 0.004
 _EARLY_S = 1.0
@@ -38,6 +41,9 @@ _SILENT_SHARE, _SILENT_MOST_S = 1 / 8, 0.5
 _READ_BYTES = 1 << 20
 _READ_ALL_BYTES, _READ_LEAST_BYTES = 1 << 20, 1 << 13
 """About how much is read at once, of all files together, and at least of each: the memory of many files is bounded."""
+
+_LOOK_BYTES = 1 << 14
+"""How much is read after output that was left out: the next block may be of another such rank."""
 
 _KEPT_BYTES = 16 << 20
 """glibc gives no freed memory back to the kernel up to the largest block that was ever freed (mallopt(3))."""
@@ -68,6 +74,10 @@ class FileStream:
         self._paths = self._streams(range(nodes) if isinstance(nodes, int) else nodes)
         if job_output:
             self._paths[JOB_OUTPUT] = f"{run_dir}/job.out"
+        self._wanted: Wanted | None = None
+        self._left_out: set[Source] = set()
+        """Files of which something was left out last time."""
+
         self._expected: set[Source] = set()
         self._gathers = False
         self._arrange()
@@ -77,6 +87,10 @@ class FileStream:
         if new := self._streams(node for node in nodes if node not in self._paths):
             self._paths.update(new)
             self._arrange()
+
+    def omit(self, wanted: Wanted) -> None:
+        """Leave out blocks of other ranks, of which only the first event and some lines are read."""
+        self._wanted = wanted
 
     def _streams(self, nodes: Iterable[int]) -> dict[Source, str]:
         return {node: f"{self._run_dir}/nodes/{node}/stream" for node in nodes}
@@ -104,26 +118,58 @@ class FileStream:
         """A chunk of each file that has grown; the others have the next turn if it is enough."""
         chunks, size, now = [], 0, time.monotonic()
         for node in self._turns.due(now):
-            data = self._read_node(node)
-            more = len(data) == self._block or len(data) > _MUCH_BYTES
-            if data or node in self._expected:
+            data, passed = self._read_node(node)
+            more = passed in (self._block, _LOOK_BYTES) or passed > _MUCH_BYTES
+            if passed or node in self._expected:
                 chunks.append(Chunk(node, data, more))
-                size += len(data)
+                size += passed
             (self._expected.add if more else self._expected.discard)(node)
-            self._turns.looked(node, now, len(data), more=more)
+            self._turns.looked(node, now, passed, more=more)
             if size >= _READ_ALL_BYTES:
                 break
         self._gathers = _MUCH_BYTES < size < _READ_ALL_BYTES
         return chunks
 
-    def _read_node(self, node: Source) -> bytes:
+    def _read_node(self, node: Source) -> tuple[bytes, int]:
+        """What follows in the file, and by how many bytes it is now ahead."""
         with storage.read_errors(self._paths[node]):
             file = self._files.get(node) or self._open(node)
-            data = file.read(self._block) if file else b""
-            if file and node not in self._files:
+            if not file:
+                return b"", 0
+            data = file.read(_LOOK_BYTES if node in self._left_out else self._block)
+            passed = len(data)
+            if data and self._wanted is not None:
+                before = file.tell() - passed
+                data = self._without_others(file, data, self._wanted)
+                passed = file.tell() - before
+                (self._left_out.add if len(data) < passed else self._left_out.discard)(node)
+            if node not in self._files:
                 self._offsets[node] = file.tell()
                 file.close()
-        return data
+        return data, passed
+
+    def _without_others(self, file: BinaryIO, data: bytes, wanted: Wanted) -> bytes:
+        """Read on after the data without blocks of other ranks, as far as these are in the file with their last event.
+
+        It ends between blocks, as only there one that follows can be left out.
+        """
+        parts, size = [], 0
+        while cut := blocks.cut_off(data):
+            end = file.tell() + cut.missing
+            if os.pread(file.fileno(), len(cut.frame), end) != cut.frame:
+                break
+            if cut.rank in wanted and cut.missing > self._block:
+                break
+            if cut.rank in wanted:
+                parts.append(data)
+                size += len(data)
+                data = file.read(cut.missing + len(cut.frame) + (_LOOK_BYTES if size < self._block else 0))
+            else:
+                parts.append(data[: cut.at])
+                size += cut.at
+                file.seek(end + len(cut.frame))
+                data = file.read(_LOOK_BYTES)
+        return b"".join([*parts, data]) if parts else data
 
     def _open(self, node: Source) -> BinaryIO | None:
         """The file at its offset; of those that do not stay open, only one that has grown."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from launcher.backends._base import Chunk
     from launcher.login.connection import Login
+    from launcher.runs.reader import Wanted
 
 _READ_BYTES = 1 << 20
 _NODES_PER_S = 1000
@@ -130,6 +131,10 @@ class LoginStream:
             self.follower.turn(0.0 if chunks else max(0.0, min(0.1, limit - time.monotonic())))
             if chunks or time.monotonic() >= limit:
                 return chunks or self._files.read(0.0)
+
+    def omit(self, wanted: Wanted) -> None:
+        """Leave out long output of other ranks."""
+        self._files.omit(wanted)
 
     def close(self) -> None:
         """End the connection."""

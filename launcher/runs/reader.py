@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.agent.named_tuple import NamedTuple
 from launcher.agent.protocol import MAX_PENDING_BYTES, RECORD, Foreign, Output, line_mark
-from launcher.runs import events
+from launcher.runs import blocks, events
 from launcher.runs.sources import JOB_OUTPUT, Source
 
 if TYPE_CHECKING:
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 _LINES = re.compile(rb"(\[\d{1,9}:\d{1,9}\] |\d{1,9}\.\d{1,9}[|!] )[^\n]*(?:\n\1[^\n]*)*")
 """Lines with the same mark. One pattern serves all marks, as there may be any number of nodes and ranks."""
-
-_FRAME = re.compile(rb'\{"event":"block",[^\n]*"bytes":(\d{1,9}),"number":\d+\}\n')
-"""Stands before and after many lines that all have the same mark, and tells how many bytes they are."""
 
 _LONG_BYTES = 16 * 1024
 """So many bytes with the same mark are searched for their end by a pattern of their own, which takes half the time."""
@@ -140,7 +137,7 @@ class StreamReader:
         while position < end:
             mark = RECORD.match(data, position)
             node = mark and (mark[1] or mark[3])
-            if mark is None and (frame := _FRAME.match(data, position, end)):
+            if mark is None and (frame := blocks.FRAME.match(data, position, end)):
                 if more and self._waits(data, frame):
                     return
                 position, block, after = frame.end(), _block(data, frame, end), len(frame[0])

