@@ -61,7 +61,6 @@ class Follower:
             raise ValueError(f"{run.id} was not submitted")
         self._run, self._handle, self._backend, self._leaving = run, run.handle, backend, leaving
         self._report = report_of(run)
-        self._wanted = view.ranks
         self._readers = {node: StreamReader(view.ranks, node) for node in (JOB_OUTPUT, *range(len(run.hosts)))}
         self._workers = json_lines.or_plain(view.ranks)
         self._terminal = _terminal(view.terminal, self._workers) if view.terminal else None
@@ -121,8 +120,8 @@ class Follower:
         return outcome
 
     def _follow(self, stream: Stream) -> Outcome:
-        if self._wanted is not None:
-            stream.omit(self._wanted)
+        if self._workers.ranks is not None:
+            stream.omit(frozenset(self._workers.ranks))
         try:
             outcome = self._report.outcome()
             while not outcome.final and not self._ending.given_up:

@@ -135,6 +135,24 @@ def start_ticks(pid: int) -> Optional[int]:
 
 def children() -> List[int]:
     """Our direct children, zombies included. No other process can reap them, so their pids are not reused."""
+    listed = _listed_children()
+    return _children_among_all() if listed is None else listed
+
+
+def _listed_children() -> Optional[List[int]]:
+    """As the kernel lists them by thread; None if it does not (CONFIG_PROC_CHILDREN), or a thread ends meanwhile."""
+    found: List[int] = []
+    try:
+        for thread in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
+    except OSError:
+        return None
+    return found
+
+
+def _children_among_all() -> List[int]:
+    """By the parents of all processes, of which a host may have thousands."""
     me = os.getpid()
     found = []
     for entry in os.listdir("/proc"):

@@ -1,0 +1,75 @@
+"""A process's children, by the kernel's list and by a look at all processes, and their end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from launcher.agent.system import processes
+
+PROGRAM = """
+import os, subprocess, sys, threading, time
+from launcher.agent.system import processes
+
+def sleeper():
+    return subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+started = [sleeper()]
+thread = threading.Thread(target=lambda: (started.append(sleeper()), over.wait()))
+over = threading.Event()
+thread.start()
+while len(started) < 2:
+    time.sleep(0.01)
+zombie = os.fork()
+if not zombie:
+    os._exit(0)
+os.waitid(os.P_PID, zombie, os.WEXITED | os.WNOWAIT)
+wanted = sorted([zombie, *(each.pid for each in started)])
+listed = processes._listed_children()
+print(sorted(processes._children_among_all()) == wanted, listed is None or sorted(listed) == wanted)
+over.set()
+thread.join()  # its children are now the other thread's
+print(sorted(processes.children()) == wanted)
+processes.become_subreaper()
+subprocess.run(["sh", "-c", "(sleep 60 & sleep 60 & :) > /dev/null 2>&1"], check=True)
+print(len(processes.children()) == 5, processes.sweep(keep=[started[0].pid]), processes.children() == [started[0].pid])
+print(processes.sweep(), processes.children())
+"""
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_all_are_found_and_ended_whether_or_not_the_kernel_lists_them(listed: bool) -> None:
+    hide = "" if listed else "from launcher.agent.system import processes\nprocesses._listed_children = lambda: None\n"
+
+    done = subprocess.run(
+        [sys.executable, "-c", hide + PROGRAM], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout.split("\n")[:-1] == ["True True", "True", "True [] True", "[] []"], done.stderr
+
+
+def test_a_list_that_cannot_be_complete_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that ends between two looks hands its children to one that may have been looked at before."""
+    child = subprocess.Popen(["sleep", "60"])
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    before = os.listdir
+
+    def threads(path: str) -> list[str]:
+        return [*before(path), "999999999"] if path == "/proc/self/task" else before(path)
+
+    monkeypatch.setattr(os, "listdir", threads)
+    try:
+        assert processes._listed_children() is None
+        assert child.pid in processes.children()
+    finally:
+        over.set()
+        thread.join()
+        child.send_signal(signal.SIGKILL)
+        child.wait()
