@@ -84,7 +84,9 @@ def test_every_kind_gives_each_node_its_rank_and_reports_a_failure(kinds: User) 
         run = meet[kind].run
         seen = kinds("status", run, "--on", "k8s", "--output", "json", env=elsewhere).json["result"]
         assert (seen["state"], [node["host"] for node in seen["nodes"]].count("")) == ("success", 0), kind
-        assert kinds("logs", run, env=elsewhere).stdout.count("sum 3") == 2, kind
+        # Of an MPIJob that has ended, a worker's pod is deleted whose end Kubernetes does not know yet (`replaced.py`).
+        least = 1 if kind == "mpijob" else 2
+        assert least <= kinds("logs", run, env=elsewhere).stdout.count("sum 3") <= 2, kind
 
     for kind, path in UNTIMED.items():  # the next command removes these, controllers the others
         kinds("ls", "--on", "k8s", env={"DISTLAUNCH_KIND": kind})

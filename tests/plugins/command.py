@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-PROCESSES = 4
-"""Even on two cores: tests with clusters mostly wait."""
+PROCESSES = 3
+"""Even on two cores: tests with clusters mostly wait. With more, slow hosts reach limits that users never see."""
 
 
 def argv(request: subjects.Request, cores: int) -> list[str]:
