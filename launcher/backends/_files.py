@@ -45,6 +45,9 @@ _READ_ALL_BYTES, _READ_LEAST_BYTES = 1 << 20, 1 << 13
 _LOOK_BYTES = 1 << 14
 """How much is read after output that was left out: the next block may be of another such rank."""
 
+_PASS_BYTES = 64 << 20
+"""Of one file, about so much is passed over at once: others, and the user, have their turn."""
+
 _KEPT_BYTES = 16 << 20
 """glibc gives no freed memory back to the kernel up to the largest block that was ever freed (mallopt(3))."""
 
@@ -153,8 +156,8 @@ class FileStream:
 
         It ends between blocks, as only there one that follows can be left out.
         """
-        parts, size = [], 0
-        while cut := blocks.cut_off(data):
+        parts, size, began = [], 0, file.tell()
+        while file.tell() - began < _PASS_BYTES and (cut := blocks.cut_off(data)):
             end = file.tell() + cut.missing
             if os.pread(file.fileno(), len(cut.frame), end) != cut.frame:
                 break

@@ -29,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         if argv is None:
             garbage.never_again()
+        else:
+            garbage.as_usual()
 
 
 def _torchrun(words: Sequence[str]) -> int:

@@ -71,7 +71,10 @@ else:
             space["__slots__"] = tuple(name for name in own if not hasattr(made.__base__, name))
         for name in ("__dict__", "__weakref__"):
             space.pop(name, None)
-        return type(made)(made.__name__, made.__bases__, space)
+        if "__init__" not in explicit:
+            space["__init__"] = lambda self, *args, **named: _first(new, self, *args, **named)
+        new = type(made)(made.__name__, made.__bases__, space)
+        return new
 
     def _own_fields(space: dict[str, Any], kw_only: bool) -> dict[str, Field]:
         own = {}
@@ -111,11 +114,10 @@ else:
             made = dataclasses.make_dataclass(owner.__name__, given)
             return made.__dataclass_fields__
 
-    def _first_init(self: Any, *args: Any, **named: Any) -> None:
-        """The constructor until it is called."""
-        owner = next(each for each in type(self).__mro__ if each.__dict__.get("__init__") is _first_init)
-        owner.__init__ = _constructor(owner)
-        owner.__init__(self, *args, **named)
+    def _first(owner: Any, /, *args: Any, **named: Any) -> None:
+        """The constructor until it was called; two threads may both compile it."""
+        owner.__init__ = compiled = _constructor(owner)
+        compiled(*args, **named)
 
     def _constructor(owner: Any) -> Callable[..., None]:
         words, lines, known = [], [], {"_missing": MISSING, "_set": object.__setattr__}
@@ -149,7 +151,7 @@ else:
         for each, value in zip(fields(self), state, strict=True):
             object.__setattr__(self, each.name, value)
 
-    _OPEN = {"__init__": _first_init, "__eq__": _equal, "__repr__": _shown, "__hash__": None}
+    _OPEN = {"__eq__": _equal, "__repr__": _shown, "__hash__": None}
     _FROZEN = {
         **_OPEN,
         "__hash__": lambda self: hash(_compared(self)),

@@ -108,6 +108,17 @@ def test_one_that_was_killed_or_has_waited_too_long_is_replaced(warm: Warm, tmp_
     assert all_exited(found.pid)
 
 
+def test_several_agents_are_all_started_from_it(command: Cli) -> None:
+    """Only the first is prepared ahead."""
+    words = ("--nodes", "2", "--log-ranks", "all")
+    assert run(command, *words)[0] == 0
+
+    code, said = run(command, *words)
+
+    assert (code, said.count("] 1.0")) == (0, 2), said
+    assert sum(each.runs for each in records.found()) == 2
+
+
 def test_the_right_one_is_found_though_another_one_was_used_last(command: Cli) -> None:
     for words in ((), ("--preload", "json"), ("--preload", "json")):
         assert run(command, *words)[0] == 0

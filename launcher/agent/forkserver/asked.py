@@ -16,6 +16,9 @@ from .imported import Imported, only_for_agents
 
 _WORD_S = 30.0
 _PARTS_S = 10.0
+_LOOKED_S = 1.0
+"""After a longer wait for the request, files are looked at again."""
+
 _WORDS = 3
 """Where the agent's own words begin: after Python, -u and the archive."""
 
@@ -30,9 +33,10 @@ class Asked:
         """Do what does not depend on the request."""
         before = set(sys.modules)
         assert forks.prepare is not None
-        forks.prepare()
+        with contextlib.suppress(ImportError, OSError):  # an archive that is gone; the request names another one
+            forks.prepare()
         only_for_agents.extend(name for name in sys.modules if name not in before)
-        self._changed = kept.changed_files(self._imported.files)
+        self._changed, self._looked_at = kept.changed_files(self._imported.files), time.monotonic()
 
     def answer(self) -> List[str]:
         """Become what was asked for, and wait for `go`; returns the agent's words, and exits if there is none."""
@@ -70,6 +74,8 @@ class Asked:
         wrong = inherited.adopt(wanted["settable"])
         if wrong:
             return f"the {wrong[0]} of the one that stands cannot be set"
+        if time.monotonic() - self._looked_at > _LOOKED_S:
+            self._changed = kept.changed_files(self._imported.files)
         if self._changed:
             return f"{self._changed[0]} has changed since its import"
         try:

@@ -230,7 +230,8 @@ def sweep(keep: Collection[int] = (), patience_s: float = 0.5, limit_s: float = 
         if age > limit_s:
             return left
         if not left:
-            if not [pid for pid in children() if pid not in keep]:  # what the last one left behind is our child by now
+            # What the last one left behind is our child by now; the kernel's list lacks it while a thread ends.
+            if not [pid for pid in _children_among_all() if pid not in keep]:
                 return []
             continue
         for pid in left:

@@ -94,8 +94,9 @@ def ask(request: Request, output: Tuple[int, int], called: Optional[Called] = No
         else:
             assert where
             path = records.socket_of(where, standing.pid, standing.start_ticks)
-            is_called = called is not None and called.standing.pid == standing.pid
-            found, reason = _ask(path, request, output, called.connection if called and is_called else None)
+            early = called.connection if called and called.standing.pid == standing.pid else None
+            is_open = early is not None and early.fileno() >= 0  # an earlier request may have used it
+            found, reason = _ask(path, request, output, early if is_open else None)
             if found is not None:
                 return found, ""
     return None, reason

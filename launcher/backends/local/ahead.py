@@ -67,9 +67,9 @@ def begin(words: Sequence[str]) -> None:
 def _call() -> None:
     from launcher.agent.warm import asking  # few runs leave a server
 
-    called = asking.call(sys.executable)
-    if called:
-        _called.append(called)
+    with contextlib.suppress(OSError):
+        if found := asking.call(sys.executable):
+            _called.append(found)
 
 
 def called() -> asking.Called | None:
