@@ -138,8 +138,10 @@ def commit() -> int:
 
 def is_requested(config: pytest.Config, subject: str) -> bool:
     """Whether the tests of a subject were requested by name."""
-    named = f"{subjects.TESTS}/{subject}"
-    return subject in config.getoption("subject") or any(named in str(word) for word in config.args)
+    directories = [subject, *(name for name, renamed in subjects.RENAMED.items() if renamed == subject)]
+    named = [f"{subjects.TESTS}/{name}" for name in directories]
+    by_path = any(name in str(word) for word in config.args for name in named)
+    return by_path or subject in config.getoption("subject") or bool(config.getoption("keyword"))
 
 
 def names_a_file(config: pytest.Config) -> bool:
