@@ -50,7 +50,7 @@ class Rotation:
         unwanted = {*others_scripts(items)} if not is_requested(config, SUBJECT) else set()
         for _, tests in groupby((item for item in items if item.get_closest_marker(MARK)), function_of):
             known = [*tests]
-            if not is_requested(config, subjects.subject_of(relative(known[0]))):
+            if not is_requested(config, subjects.subject_of(selection.relative(known[0].path))):
                 unwanted |= {*known} - {*few(known, commit())}
         unwanted |= {*others_of_files(items, config)} if not names_a_file(config) else set()
         if unwanted:
@@ -91,7 +91,7 @@ def has_its_turn(at: int, number: int, every: int, path: str) -> bool:
 
 def file_and_part(item: pytest.Item) -> tuple[str, int]:
     """A test's file, and of how many such tests in it a full run has one."""
-    return relative(item), ON_CLUSTERS if any(map(item.get_closest_marker, CLUSTERS)) else SLOW
+    return selection.relative(item.path), ON_CLUSTERS if any(map(item.get_closest_marker, CLUSTERS)) else SLOW
 
 
 def few(tests: Sequence[T], number: int) -> list[T]:
@@ -106,18 +106,13 @@ def function_of(item: pytest.Item) -> str:
 
 def is_script(item: pytest.Item) -> bool:
     """Whether a test runs one of the public's scripts."""
-    return subjects.subject_of(relative(item)) == SUBJECT and bool(name_of(item))
+    return subjects.subject_of(selection.relative(item.path)) == SUBJECT and bool(name_of(item))
 
 
 def name_of(item: pytest.Item) -> str:
     """The name of the script that a test runs."""
     call = getattr(item, "callspec", None)
     return str(getattr(call.params.get("script"), "name", "")) if call else ""
-
-
-def relative(item: pytest.Item) -> str:
-    """A test's file, relative to the top of the checkout."""
-    return str(item.path.relative_to(subjects.ROOT)) if item.path.is_relative_to(subjects.ROOT) else str(item.path)
 
 
 def turn() -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher.agent.protocol import LineTagger, encode_event
+from launcher.backends import _files
 from launcher.backends._files import FileStream
 from launcher.runs.reader import MarkedLines, StreamReader
 from tests.runs.test_reader import block, contents, stream
@@ -49,9 +50,13 @@ def opened(tmp_path: Path, wanted: frozenset[int]) -> Iterator[tuple[Path, FileS
     files.close()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("seed", "pass_bytes"), [(0, 1 << 26), (1, 1 << 26), (2, 1), (3, 100_000), (4, 1 << 20)])
 @pytest.mark.parametrize("wanted", [frozenset({0}), frozenset({1, 3}), frozenset[int]()])
-def test_what_is_wanted_is_whole_however_the_file_grows(tmp_path: Path, seed: int, wanted: frozenset[int]) -> None:
+def test_what_is_wanted_is_whole_however_the_file_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, pass_bytes: int, wanted: frozenset[int]
+) -> None:
+    """Also if it is read in many steps (`pass_bytes`)."""
+    monkeypatch.setattr(_files, "_PASS_BYTES", pass_bytes)
     rng = random.Random(seed)
     data = stream(seed)
     for number in range(40):
