@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import socket
@@ -99,6 +100,11 @@ class Channel(Generic[Sent, Received]):
         self._fds += fds
         self._data += data
         self._ended = not data
+
+    def end(self) -> None:
+        """Send nothing any more: the other end hears of it at once, and not only when this process is gone."""
+        with contextlib.suppress(OSError):  # the other end is gone
+            self._sock.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """Close this end."""

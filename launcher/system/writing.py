@@ -21,7 +21,7 @@ _PART_BYTES, _QUICK_PART_BYTES = 4096, 1 << 20
 _QUICK_S = 0.01
 _STUCK_S = 1.0
 _CLEAR_S = 0.2
-_DRAIN_LOOK_S = 0.002
+_DRAIN_LOOK_S, _DRAIN_LOOK_LATER_S = 0.0001, 0.002
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:
@@ -146,9 +146,10 @@ class Writer:
 
     def drain(self, limit_s: float = float("inf")) -> None:
         """Wait until all is written, or given up, for at most `limit_s`."""
-        limit = time.monotonic() + limit_s
+        limit, pause = time.monotonic() + limit_s, _DRAIN_LOOK_S
         while self.waiting and not self.given_up and time.monotonic() < limit:
-            time.sleep(_DRAIN_LOOK_S)
+            time.sleep(pause)
+            pause = min(2 * pause, _DRAIN_LOOK_LATER_S)
 
     def _run(self) -> None:
         size = _PART_BYTES

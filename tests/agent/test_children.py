@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -51,6 +52,43 @@ def test_all_are_found_and_ended_whether_or_not_the_kernel_lists_them(listed: bo
     )
 
     assert done.stdout.split("\n")[:-1] == ["True True", "True", "True [] True", "[] []"], done.stderr
+
+
+def test_a_wait_for_children_ends_with_the_first_that_exits_or_with_its_time() -> None:
+    quick, slow = (subprocess.Popen(["sh", "-c", "read _"], stdin=subprocess.PIPE) for _ in range(2))
+    try:
+        began = time.monotonic()
+        assert processes.wait_for_any([quick.pid, slow.pid], 0.1)
+        assert time.monotonic() - began > 0.09, "none has exited"
+
+        assert quick.stdin
+        quick.stdin.close()
+        assert processes.wait_for_any([quick.pid, slow.pid], 60.0)
+        assert os.waitpid(quick.pid, os.WNOHANG)[0] == quick.pid
+        assert os.waitpid(slow.pid, os.WNOHANG)[0] == 0
+
+        open_before = len(os.listdir("/proc/self/fd"))
+        assert not processes.wait_for_any([slow.pid, quick.pid], 60.0), "one is no child any more"
+        assert len(os.listdir("/proc/self/fd")) == open_before
+    finally:
+        slow.kill()
+        slow.communicate()
+        quick.wait()
+
+
+@pytest.mark.parametrize("why", [AttributeError("none in this Python"), OSError(38, "none in this kernel")])
+def test_children_are_ended_where_there_are_no_pidfds(why: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(_pid: int) -> int:
+        raise why
+
+    monkeypatch.setattr(os, "pidfd_open", none, raising=False)
+    child = subprocess.Popen(["sleep", "60"])
+
+    kept = [pid for pid in processes.children() if pid != child.pid]
+    assert processes.sweep(keep=kept) == []
+
+    assert child.pid not in processes.children()
+    child.wait()
 
 
 def test_a_list_that_cannot_be_complete_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,4 +71,5 @@ def _main(
         import traceback
 
         process.end_broken(agent, f"{type(error).__name__}: {error}", traceback.format_exc())
+    agent.end()  # it ends the fork server while the kernel takes this process apart, which takes 10 ms
     os._exit(code)

@@ -149,6 +149,7 @@ class ServerProcess:
             self.channel.send({"quit": True, "stays": self.may_stay and not at_once})
             if at_once:
                 self._process.kill()
+            processes.wait_for_any((self._process.pid,), _END_S)  # what follows looks now and then
             try:
                 self._process.wait(timeout=_END_S)
             except subprocess.TimeoutExpired:
