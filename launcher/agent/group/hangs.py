@@ -42,8 +42,8 @@ class Hangs:
         """Wakes the thread that calls `attend`."""
 
         self._job, self._node = job, node_rank
-        self._round = (0, job.max_nodes)
-        """Its number, and how many nodes have to be quiet."""
+        self._round = (0, job.max_nodes, node_rank)
+        """Its number, how many nodes have to be quiet, and this node's place in it."""
 
         self._heard: queue.Queue[AgentToGroup] = queue.Queue()
         self._answered = 0
@@ -51,23 +51,24 @@ class Hangs:
         self._quiet = False
         self._sampling = Sampling(job.hang_after_s or 0.0)
 
-    def begin(self, number: int, nodes: int) -> None:
-        """A round begins, on this many nodes of this role: publish that this one takes part."""
-        self._round = (number, self._job.max_nodes if self._job.roles else nodes)
+    def begin(self, number: int, nodes: int, place: int) -> None:
+        """A round begins, on this many nodes of this role: publish that this one takes part, in that place."""
+        self._round = (number, self._job.max_nodes if self._job.roles else nodes, place)
         self.hear({"quiet": self._quiet})
 
     def members(self, store: Store) -> List[int]:
         """The nodes of this round, as far as they have begun it."""
-        told = self._told(store) if self._job.elastic else {}
-        return [node for node in range(self._job.max_nodes) if node in told or not self._job.elastic]
+        return sorted(self._told(store)) if self._job.elastic else [*range(self._job.max_nodes)]
 
     def _told(self, store: Store) -> Dict[int, bytes]:
         """By node, whether it is quiet. In an elastic run lost nodes count no more: each round has keys of its own."""
-        found = store.peek([self._key(node) for node in range(self._job.max_nodes)])
-        return {node: each for node, each in enumerate(found) if each is not None}
+        found = store.peek([self._key(place) for place in range(self._job.max_nodes)])
+        told = [each.split() for each in found if each is not None]
+        return {int(node): quiet for quiet, node in told}
 
-    def _key(self, node: int) -> str:
-        return f"quiet/{self._round[0]}/{node}" if self._job.elastic else f"quiet/{node}"
+    def _key(self, place: int) -> str:
+        """A node that takes the place of another one may have any number, so an elastic run has keys by place."""
+        return f"quiet/{self._round[0]}/{place}" if self._job.elastic else f"quiet/{place}"
 
     def hear(self, message: AgentToGroup) -> None:
         """Take a message of the agent, in any thread."""
@@ -104,7 +105,8 @@ class Hangs:
         if "quiet" in message:
             self._quiet = message["quiet"]
             self._sampling = Sampling(self._job.hang_after_s or 0.0)
-            store.set(self._key(self._node), "1" if self._quiet else "0")
+            place = self._round[2] if self._job.elastic else self._node
+            store.set(self._key(place), f"{int(self._quiet)} {self._node}")
         elif "act" in message:
             store.set(ACT, json.dumps(message["act"]))
         else:

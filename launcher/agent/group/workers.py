@@ -89,7 +89,7 @@ class Workers:
         self._serving = {self.requests.rank_of(each) for each in workers if serves(self._job, each)}
         self.requests.begin(workers, peers)
         hangs = self._nodes.whole.hangs
-        hangs.begin(self._nodes.round, group.nodes)
+        hangs.begin(self._nodes.round, group.nodes, group.node_rank)
         late = LateRanks(self._nodes.store, hangs, self._tell_of_recorders)
         self._waits = Waits(self._nodes.members.store, group.node_rank, group.nodes, self._world, late)
         self._agent.event(
