@@ -63,12 +63,15 @@ def test_a_wait_for_children_ends_with_the_first_that_exits_or_with_its_time() -
 
         assert quick.stdin
         quick.stdin.close()
+        began = time.monotonic()
         assert processes.wait_for_any([quick.pid, slow.pid], 60.0)
+        assert time.monotonic() - began < 30, "the exit ends the wait"
         assert os.waitpid(quick.pid, os.WNOHANG)[0] == quick.pid
         assert os.waitpid(slow.pid, os.WNOHANG)[0] == 0
 
         open_before = len(os.listdir("/proc/self/fd"))
         assert not processes.wait_for_any([slow.pid, quick.pid], 60.0), "one is no child any more"
+        assert not processes.wait_for_any([os.getppid()], 60.0), "nor is this one"
         assert len(os.listdir("/proc/self/fd")) == open_before
     finally:
         slow.kill()
@@ -82,12 +85,26 @@ def test_children_are_ended_where_there_are_no_pidfds(why: Exception, monkeypatc
         raise why
 
     monkeypatch.setattr(os, "pidfd_open", none, raising=False)
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
     child = subprocess.Popen(["sleep", "60"])
 
     kept = [pid for pid in processes.children() if pid != child.pid]
     assert processes.sweep(keep=kept) == []
 
     assert child.pid not in processes.children()
+    assert pauses[:1] == [0.001]
+    child.wait()
+
+
+def test_a_zombie_that_only_its_debugger_can_reap_is_looked_at_after_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pidfd says that it has exited, and `waitid` that it has not."""
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    monkeypatch.setattr(os, "waitid", lambda *_: None)
+
+    assert not processes.wait_for_any([child.pid], 60.0)
+
     child.wait()
 
 

@@ -41,6 +41,19 @@ def test_a_node_that_has_taken_the_place_of_a_lost_one_is_asked_whatever_its_num
     assert first._all_are_quiet(store)
 
 
+def test_what_a_node_says_before_its_first_round_does_not_count(served: Served) -> None:
+    elastic, store = job(1), served.client()
+    first, third = Hangs(elastic._replace(max_nodes=3), 0), Hangs(elastic._replace(max_nodes=3), 2)
+    third.hear({"quiet": False})
+    third.attend(served.client(), None, None)
+
+    begin(first, served, round=0, place=0)
+    begin(third, served, round=0, place=1)
+
+    assert first.members(store) == [0, 2]
+    assert first._all_are_quiet(store)
+
+
 @pytest.mark.parametrize("begun", [0, 1, 2])
 def test_of_a_run_with_a_fixed_number_all_nodes_are_asked(begun: int, served: Served) -> None:
     """Also those that have not begun the round: they are the ones that the others may wait for."""

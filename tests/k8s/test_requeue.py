@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(600)]
 
 AGAIN = """
-import os, sys
+import os, sys, time
 attempt = os.environ.get("DISTLAUNCH_ATTEMPT", "0")
 print("attempt", attempt, "after", os.environ.get("DISTLAUNCH_ATTEMPT_REASON"), flush=True)
 print("secret", os.environ.get("TOKEN"), flush=True)
-sys.exit(0 if attempt == sys.argv[1] else 3)
+if attempt == sys.argv[1]:
+    sys.exit()
+time.sleep(1)  # the other node has started its worker by then
+sys.exit(3)
 """
 """Fails until it is the attempt that its argument names."""
 

@@ -42,8 +42,8 @@ class Hangs:
         """Wakes the thread that calls `attend`."""
 
         self._job, self._node = job, node_rank
-        self._round = (0, job.max_nodes, node_rank)
-        """Its number, how many nodes have to be quiet, and this node's place in it."""
+        self._round = (-1, job.max_nodes, node_rank)
+        """Its number, how many nodes have to be quiet, and this node's place in it; none has begun yet."""
 
         self._heard: queue.Queue[AgentToGroup] = queue.Queue()
         self._answered = 0
@@ -62,13 +62,14 @@ class Hangs:
 
     def _told(self, store: Store) -> Dict[int, bytes]:
         """By node, whether it is quiet. In an elastic run lost nodes count no more: each round has keys of its own."""
-        found = store.peek([self._key(place) for place in range(self._job.max_nodes)])
+        number = self._round[0]
+        found = store.peek([self._key(number, place) for place in range(self._job.max_nodes)])
         told = [each.split() for each in found if each is not None]
         return {int(node): quiet for quiet, node in told}
 
-    def _key(self, place: int) -> str:
+    def _key(self, number: int, place: int) -> str:
         """A node that takes the place of another one may have any number, so an elastic run has keys by place."""
-        return f"quiet/{self._round[0]}/{place}" if self._job.elastic else f"quiet/{place}"
+        return f"quiet/{number}/{place}" if self._job.elastic else f"quiet/{place}"
 
     def hear(self, message: AgentToGroup) -> None:
         """Take a message of the agent, in any thread."""
@@ -105,8 +106,9 @@ class Hangs:
         if "quiet" in message:
             self._quiet = message["quiet"]
             self._sampling = Sampling(self._job.hang_after_s or 0.0)
-            place = self._round[2] if self._job.elastic else self._node
-            store.set(self._key(place), f"{int(self._quiet)} {self._node}")
+            number, _, place = self._round  # read once, as another thread begins rounds
+            key = self._key(number, place if self._job.elastic else self._node)
+            store.set(key, f"{int(self._quiet)} {self._node}")
         elif "act" in message:
             store.set(ACT, json.dumps(message["act"]))
         else:

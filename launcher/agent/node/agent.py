@@ -82,7 +82,7 @@ class Node:
                 self._report(refused)
             elif not self._cancelled_meanwhile():
                 self._begin()
-            while not self.stopping.over():
+            while not self._is_over():
                 self._turn()
             self._end_processes()
             return self._done()
@@ -181,6 +181,10 @@ class Node:
         if not self.joining.joined:
             self._join()
         self._hear_of_end(now)
+
+    def _is_over(self) -> bool:
+        """Whether it is, also by what the fork server has said before the group's process has ended."""
+        return self.stopping.over() and (not self.messages.catch_up() or self.stopping.over())
 
     def _patience(self) -> float:
         now = time.monotonic()

@@ -8,6 +8,7 @@ import os
 import select
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Collection, Dict, List, Optional, Union
 
 from ..channel import Channel
@@ -149,9 +150,10 @@ class ServerProcess:
             self.channel.send({"quit": True, "stays": self.may_stay and not at_once})
             if at_once:
                 self._process.kill()
+            limit = time.monotonic() + _END_S
             processes.wait_for_any((self._process.pid,), _END_S)  # what follows looks now and then
             try:
-                self._process.wait(timeout=_END_S)
+                self._process.wait(timeout=max(0.0, limit - time.monotonic()))
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

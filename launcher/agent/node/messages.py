@@ -77,6 +77,14 @@ class Messages:
         elif "group_exited" in message:
             self._group_exited(message["group_exited"])
 
+    def catch_up(self) -> bool:
+        """Take all that the fork server has sent already; returns whether there was anything."""
+        heard = False
+        while "server" in self._open and self._server.channel.ready():
+            self._from_server()
+            heard = True
+        return heard
+
     def _from_stderr(self) -> None:
         """Pass on what processes other than workers write there."""
         said = self._server.said()
@@ -195,8 +203,7 @@ class Messages:
 
     def _causes(self) -> List[Cause]:
         """The failures among this node's workers of the current round."""
-        while "server" in self._open and self._server.channel.ready():
-            self._from_server()
+        self.catch_up()
         workers = self._workers.of_this_round()
         for worker in workers:
             self._workers.output.drain(worker.output)

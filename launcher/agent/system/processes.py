@@ -253,23 +253,32 @@ def sweep(keep: Collection[int] = (), patience_s: float = 0.5, limit_s: float = 
 
 
 def wait_for_any(pids: Collection[int], limit_s: float) -> bool:
-    """Wait until one of these children has exited, at most for this time. False at once if there are no pidfds here.
+    """Wait until one of these children has exited, at most for this time. False at once if that cannot be waited for.
 
-    Linux has them since 5.3, and Python if it was built with headers of such a kernel.
+    One may be no child any more, and another process may have its number; it may be a zombie that only its debugger can
+    reap yet; or there are no pidfds here: Linux has them since 5.3, and Python if it was built with headers of such a
+    kernel.
     """
     fds: List[int] = []
-    poll = select.poll()
     try:
+        poll = select.poll()
         for pid in pids:
             fds.append(os.pidfd_open(pid))
             poll.register(fds[-1], select.POLLIN)
-        poll.poll(limit_s * 1000)
+            _has_exited(pid)
+        if poll.poll(limit_s * 1000) and not any(_has_exited(pid) for pid in pids):
+            return False
     except (AttributeError, OSError):
         return False
     finally:
         for fd in fds:
             os.close(fd)
     return True
+
+
+def _has_exited(pid: int) -> bool:
+    """Whether a child can be reaped; `ChildProcessError` if it is none."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _reap(pid: int) -> bool:
