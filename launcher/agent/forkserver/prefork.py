@@ -48,8 +48,7 @@ class Process:
                 import subprocess
 
                 raise subprocess.TimeoutExpired("fork server", timeout)
-            if not processes.wait_for_any((self.pid,), pause):
-                time.sleep(pause)
+            time.sleep(pause)
             pause = min(2 * pause, _LOOK_LATER_S)
         assert self._code is not None
         return self._code

@@ -183,7 +183,7 @@ class Node:
         self._hear_of_end(now)
 
     def _is_over(self) -> bool:
-        """Whether it is, also by what the fork server has said before the group's process has ended."""
+        """Whether no workers are left, also of those that the fork server has told of and we have not read of yet."""
         return self.stopping.over() and (not self.messages.catch_up() or self.stopping.over())
 
     def _patience(self) -> float:
