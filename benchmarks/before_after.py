@@ -80,7 +80,8 @@ def over_ssh(checkout: Path, options: argparse.Namespace) -> Iterator[str]:
             benches = []
             for name, sources in (("before", checkout), ("after", ROOT)):
                 Path(scratch, name).mkdir()
-                benches.append(ssh.Bench(testbed.ssh, Path(scratch, name), checkout=sources))
+                bench = ssh.Bench(testbed.ssh, Path(scratch, name), checkout=sources, own_disks=options.own_disks)
+                benches.append(bench)
             taken: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
             for number in range(1 if options.no_warm_up else 0, options.rounds + 1):
                 for which, bench in enumerate(benches):
@@ -112,6 +113,7 @@ def main() -> None:
     parser.add_argument("--no-warm-up", action="store_true", help="count the first round, too")
     parser.add_argument("--workers", default="1,2,8", help="numbers of workers, with commas")
     parser.add_argument("--hosts", default="4,32,64", help="numbers of hosts, with commas")
+    parser.add_argument("--own-disks", action="store_true", help="hosts do not share the remote directory")
     parser.add_argument("--only", default=",".join(PARTS), help="which, with commas")
     options = parser.parse_args()
     checkout = options.checkout.resolve()

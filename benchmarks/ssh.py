@@ -1,7 +1,7 @@
 """From the command to the last agent started, over real SSH to hosts of the testbed: distlaunch and others.
 
     python benchmarks/ssh.py [--hosts 4,32,64] [--rounds 3] [--only floor,distlaunch,again,playbook]
-                             [--torchrunx PYTHON]
+                             [--own-disks] [--torchrunx PYTHON]
 
     floor       one round of plain `ssh host true`, all at once: the handshakes, which every launcher needs
     distlaunch  `distlaunch ansible --detach`: preflight, files, agents; on new connections
@@ -10,7 +10,8 @@
     torchrunx   until its agents have answered; only with --torchrunx, a Python that has it (uv pip install torchrunx)
 
 All hosts share this machine's CPUs, so the hosts' Python has a torch whose import only waits: the start of the agents
-is measured, not 64 imports of torch on one machine. Only torchrunx's agents need the real torch, to answer at all.
+is measured, not 64 imports of torch on one machine. The hosts share a disk, as most clusters do, so the agent and the
+files come to one of them; with `--own-disks`, to each. Only torchrunx's agents need the real torch, to answer at all.
 Bytes are those received over the hosts' links. Needs root.
 """
 
@@ -80,8 +81,11 @@ launcher.Launcher(hostnames=sys.argv[2:], workers_per_host=1, ssh_config_file=sy
 class Bench:
     """One testbed, and how each contender is run on it."""
 
-    def __init__(self, ssh: SshHosts, scratch: Path, *, torchrunx: str = "", checkout: Path = ROOT) -> None:
-        """Use distlaunch's sources in `checkout`."""
+    def __init__(
+        self, ssh: SshHosts, scratch: Path, *, torchrunx: str = "", checkout: Path = ROOT, own_disks: bool = False
+    ) -> None:
+        """Use distlaunch's sources in `checkout`. `own_disks`: hosts do not share the remote directory."""
+        self._own_disks = own_disks
         self.ssh, self.scratch, self.round, self.torchrunx_python, self.checkout = ssh, scratch, 0, torchrunx, checkout
         self.env: dict[str, str] = {}
         torch = scratch / "empty"
@@ -103,6 +107,13 @@ class Bench:
         sockets.mkdir(mode=0o700)
         more = {"XDG_RUNTIME_DIR": str(sockets), "ANSIBLE_SSH_CONTROL_PATH_DIR": str(sockets), "ANSIBLE_NOCOLOR": "1"}
         self.env = {**environment(self.scratch), **more, "PYTHONPATH": str(self.checkout)}
+        remote = self.scratch / f"remote{self.round}"
+        remote.mkdir(mode=0o700)
+        self._disks = [remote]
+        if self._own_disks:
+            for host in self.ssh.hosts:
+                host.private_directory(remote)
+            self._disks = [host.path(remote) for host in self.ssh.hosts]
 
     def measure(self, name: str) -> tuple[float, int]:
         """Seconds and bytes of one contender."""
@@ -121,7 +132,7 @@ class Bench:
 
     def _forget_agents(self) -> None:
         """Remove what killed agents have left in memory: the hosts share that, so each would look at all of it."""
-        for path in self.scratch.glob(f"remote{self.round}/runs/*/nodes/*/agent.json"):
+        for path in chain.from_iterable(disk.glob("runs/*/nodes/*/agent.json") for disk in self._disks):
             with suppress(ValueError):  # it was about to be written
                 agent = json.loads(path.read_text())
                 if agent["cgroup"]:
@@ -217,6 +228,7 @@ def main() -> None:
     parser.add_argument("--hosts", default="4,32,64", help="numbers of hosts, with commas")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default=",".join(NAMES), help="which, with commas")
+    parser.add_argument("--own-disks", action="store_true", help="hosts do not share the remote directory")
     parser.add_argument("--torchrunx", default="", metavar="PYTHON", help="an interpreter that has torchrunx")
     options = parser.parse_args()
     chosen = [name for name in NAMES if name in options.only.split(",") and (name != "torchrunx" or options.torchrunx)]
@@ -227,7 +239,7 @@ def main() -> None:
             tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as scratch,
             Testbed().up(count, ssh=True) as testbed,
         ):
-            bench = Bench(testbed.ssh, Path(scratch), torchrunx=options.torchrunx)
+            bench = Bench(testbed.ssh, Path(scratch), torchrunx=options.torchrunx, own_disks=options.own_disks)
             for _ in range(options.rounds):
                 bench.new_round()
                 for name in chosen:

@@ -1,7 +1,7 @@
 """The agent's modules from one piece of bytecode: a search in the archive for each takes half of the time of an import.
 
-The archive has the bytecode of the launcher's Python. Another Python compiles the sources each time, or, if `compiled`
-was called, has its own bytecode in a file beside the archive.
+The archive has the bytecode of the launcher's Python, in which that of seldom modules is compressed. Another Python
+compiles the sources each time, or, if `compiled` was called, has its own bytecode in a file beside the archive.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from importlib.util import MAGIC_NUMBER
 from types import CodeType, ModuleType
 from typing import Any, Dict, Iterator, Optional, Sequence, Tuple, Union
 
-Modules = Dict[str, Tuple[bool, Union[bytes, memoryview]]]
-"""By full name: whether it is a package, and its code by `marshal`."""
+Modules = Dict[str, Tuple[bool, bool, Union[bytes, memoryview]]]
+"""By full name: whether it is a package, whether its code is compressed, and the code by `marshal`."""
 
 _SIZE_BYTES = 8
 
@@ -50,7 +50,8 @@ class Finder:
 
     def exec_module(self, module: ModuleType) -> None:
         """Execute it."""
-        exec(marshal.loads(self._modules[module.__name__][1]), module.__dict__)  # noqa: S302,S102 - of the agent
+        _, is_compressed, code = self._modules[module.__name__]
+        exec(marshal.loads(_decompressed(code) if is_compressed else code), module.__dict__)  # noqa: S302,S102 - ours
 
     def get_source(self, name: str) -> str:
         """Its text, which tracebacks show."""
@@ -99,7 +100,7 @@ def compiled() -> bool:
     loader: Any = sys.modules[_PACKAGE].__loader__
     modules: Modules = {}
     for name, is_package, path in _sources(loader):
-        modules[name] = (is_package, dump(compile(loader.get_data(path), path, "exec", dont_inherit=True)))
+        modules[name] = (is_package, False, dump(compile(loader.get_data(path), path, "exec", dont_inherit=True)))
     from .system import files  # by zipimport, as there is no bytecode yet
 
     with contextlib.suppress(OSError):  # a full disk: it is compiled again each time
@@ -120,8 +121,14 @@ def member(magic: bytes) -> str:
 
 def pack(modules: Modules) -> bytes:
     """The bytecode as `use` reads it: the size of a list, the list of modules with sizes, and their code."""
-    listed = marshal.dumps([(name, is_package, len(code)) for name, (is_package, code) in modules.items()], 2)
-    return b"".join([len(listed).to_bytes(_SIZE_BYTES, "little"), listed, *(code for _, code in modules.values())])
+    listed = marshal.dumps([(name, *about, len(code)) for name, (*about, code) in modules.items()], 2)
+    return b"".join([len(listed).to_bytes(_SIZE_BYTES, "little"), listed, *(code for *_, code in modules.values())])
+
+
+def _decompressed(code: Union[bytes, memoryview]) -> bytes:
+    import zlib
+
+    return zlib.decompress(code)
 
 
 def _unpack(packed: bytes) -> Modules:
@@ -129,8 +136,8 @@ def _unpack(packed: bytes) -> Modules:
     data = memoryview(packed)
     start = _SIZE_BYTES + int.from_bytes(data[:_SIZE_BYTES], "little")
     found: Modules = {}
-    for name, is_package, size in marshal.loads(data[_SIZE_BYTES:start]):  # noqa: S302 - our own
-        found[name] = (is_package, data[start : start + size])
+    for name, is_package, is_compressed, size in marshal.loads(data[_SIZE_BYTES:start]):  # noqa: S302 - our own
+        found[name] = (is_package, is_compressed, data[start : start + size])
         start += size
     if start != len(data):
         raise ValueError("cut off")

@@ -16,7 +16,7 @@ from launcher.payload import kept_agent
 _ROOT = os.path.dirname(launcher.__file__)
 _CHECKSUM_BYTES = 8
 _NAME_BYTES = 32
-_PACKING = os.path.join(os.path.dirname(__file__), "agent_packing.py")
+_PACKING = [os.path.join(os.path.dirname(__file__), name) for name in ("agent_packing.py", "agent_start.py")]
 
 
 class Kept(NamedTuple):
@@ -72,7 +72,7 @@ def _checksum(whole: bytes) -> bytes:
 def _signature() -> bytes:
     """What decides what is packed: this Python, and the state of each source."""
     lines = [f"{sys.version} {sys.flags.optimize} {zlib.ZLIB_RUNTIME_VERSION}"]
-    for path in (__file__, _PACKING, *sources()):
+    for path in (__file__, *_PACKING, *sources()):
         about = os.stat(path)
         lines.append(f"{path} {about.st_size} {about.st_mtime_ns} {about.st_ctime_ns} {about.st_ino}")
     return "\0".join([*lines, "\0"]).encode(errors="surrogateescape")
@@ -84,7 +84,7 @@ def digest() -> str:
     import hashlib
 
     found = hashlib.sha256(f"{sys.version} {zlib.ZLIB_RUNTIME_VERSION}".encode())
-    for path in (__file__, _PACKING, *sources()):
+    for path in (__file__, *_PACKING, *sources()):
         with open(path, "rb") as file:
             text = file.read()
         found.update(f"\0{os.path.relpath(path, _ROOT)} {len(text)}\0".encode() + text)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import launcher
 from launcher.agent import bytecode
+from launcher.payload import agent_start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,23 +63,32 @@ def whole(sources: Sequence[str]) -> bytes:
 
     It includes bytecode, which saves nodes with the same Python half of the agent's start; others use the source.
     """
-    members: dict[str, bytes] = {}
-    modules: bytecode.Modules = {}
-    alone: dict[str, bytes] = {}
-    for source in map(Path, sources):
-        name = _name_of(source)
-        code = bytecode.dump(_code(source, f"agent.pyz/{name}"))
-        members[name] = source.read_bytes()
-        if name.removeprefix(f"{_PACKAGE}/") in _BEFORE_BYTECODE:
-            members[f"{name}c"] = MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + code  # not checked (PEP 552)
-        if name.removeprefix(f"{_PACKAGE}/") in _ALONE:
-            alone[name] = code
-        module, is_package = bytecode.module_of(name)
-        modules[module] = (is_package, code)
-    packed = bytecode.pack(modules)
+    paths = {_name_of(path): path for path in map(Path, sources)}
+    members = {name: path.read_bytes() for name, path in paths.items()}
+    codes = {name: bytecode.dump(_code(path, f"agent.pyz/{name}")) for name, path in paths.items()}
+    packed = bytecode.pack(_modules(members, codes))
+    for name in _BEFORE_BYTECODE:
+        code = codes[f"{_PACKAGE}/{name}"]
+        members[f"{_PACKAGE}/{name}c"] = (
+            MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + code
+        )  # not checked (PEP 552)
+    alone = {name: codes[name] for name in (f"{_PACKAGE}/{name}" for name in _ALONE)}
     members[_PLACES] = json.dumps({name: (len(code), packed.index(code)) for name, code in alone.items()}).encode()
-    # Level 1 for an archive that is sent to few hosts.
-    return _archive(_MAIN_WITH_BYTECODE, members, level=1, stored={bytecode.member(MAGIC_NUMBER): packed})
+    return _archive(_MAIN_WITH_BYTECODE, members, stored={bytecode.member(MAGIC_NUMBER): packed})
+
+
+def _modules(texts: Mapping[str, bytes], codes: Mapping[str, bytes]) -> bytecode.Modules:
+    """Each module's code, compressed if no start imports it."""
+    about = {name: bytecode.module_of(name) for name in texts}
+    packages = frozenset(module for module, is_package in about.values() if is_package)
+    started = agent_start.modules({about[name][0]: text.decode() for name, text in texts.items()}, packages)
+    alone = {f"{_PACKAGE}/{name}" for name in _ALONE}
+    found: bytecode.Modules = {}
+    for name, (module, is_package) in about.items():
+        is_compressed = module not in started and name not in alone
+        code = zlib.compress(codes[name], 9) if is_compressed else codes[name]
+        found[module] = (is_package, is_compressed, code)
+    return found
 
 
 def parts(sources: Sequence[str]) -> dict[str, bytes]:
@@ -98,7 +108,7 @@ def parts(sources: Sequence[str]) -> dict[str, bytes]:
         size += more
     main = _FIND_PARTS % len(found) + _MAIN
     return {
-        f"agent.pyz.{number}" if number else "agent.pyz": _archive("" if number else main, members, level=9)
+        f"agent.pyz.{number}" if number else "agent.pyz": _archive("" if number else main, members)
         for number, members in enumerate(found)
     }
 
@@ -107,7 +117,7 @@ def _name_of(source: Path) -> str:
     return f"{_PACKAGE}/{source.relative_to(_AGENT)}"
 
 
-def _archive(main: str, members: Mapping[str, bytes], level: int, stored: Mapping[str, bytes] | None = None) -> bytes:
+def _archive(main: str, members: Mapping[str, bytes], stored: Mapping[str, bytes] | None = None) -> bytes:
     """`stored`: members that are not compressed, as they are read at each start."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -115,7 +125,7 @@ def _archive(main: str, members: Mapping[str, bytes], level: int, stored: Mappin
             archive.writestr(zipfile.ZipInfo("__main__.py", _EPOCH), main)
         for name, content in members.items():
             # Compression is passed here, as a ZipInfo has its own defaults.
-            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED, level)
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED, 9)
         for name, content in (stored or {}).items():
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), content)
     return buffer.getvalue()

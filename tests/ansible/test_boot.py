@@ -20,6 +20,7 @@ from launcher.agent.system import trust as rule
 from launcher.payload import agent_archive
 from tests.ansible.test_session import loaded
 from tests.config.owners import as_root
+from tests.packed import with_damaged_seldom_modules
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,8 +45,9 @@ class Login:
             "rule": self.archive.rule_text(), "whole_ns": rule.WHOLE_NS, "program": self.archive.program(),
             "bytecode": self.archive.places(), **other,
         }  # fmt: skip
-        sent = self.archive.compressed()
-        lines = (json.dumps(request) + "\n").encode(), (json.dumps({"bytes": len(sent)}) + "\n").encode(), sent
+        about, sent = self.archive.compressed()
+        announced = json.dumps({**about, "bytes": len(sent)}) + "\n"
+        lines = (json.dumps(request) + "\n").encode(), announced.encode(), sent
         done = subprocess.run(
             [sys.executable, *options, "-c", self.archive.boot(), ANSWER],
             input=b"".join(lines if not self._has_it() else lines[:1]), capture_output=True, timeout=60, check=False,
@@ -68,16 +70,17 @@ def login(tmp_path: Path) -> Login:
 
 
 def test_an_agent_is_read_whole_when_it_is_installed_and_once_it_was_changed(login: Login) -> None:
-    first, _ = login()
+    first, said = login("-X", "importtime")
     assert [answer.get("lacks") for answer in first] == ["agent", None]
     assert first[-1]["python"] == sys.executable
+    assert not {"hashlib", "shutil"} & _imported(said), "it was checked when it was packed"
     assert login.is_marked()
     assert abs(time.time() - login.installed.stat().st_mtime) < 60, "it is no old file, which a site may remove"
 
     rule_is_used = login.archive.login.packed(b"raise SystemExit('the rule is used')")
     again, said = login("-X", "importtime", rule=rule_is_used)
     assert [answer.get("lacks") for answer in again] == [None]
-    imported = {line.rpartition("|")[2].strip() for line in said.splitlines()}
+    imported = _imported(said)
     assert "distlaunch_agent.ssh.preflight" in imported
     assert not {"hashlib", "zipfile", "dataclasses", "inspect"} & imported
     assert SEARCHED not in login("-v")[1]
@@ -97,8 +100,23 @@ def test_an_agent_is_read_whole_when_it_is_installed_and_once_it_was_changed(log
     assert "hashlib" in said, "which was checked"
 
 
+def _imported(said: str) -> set[str]:
+    """The modules in what `python -X importtime` says."""
+    return {line.rpartition("|")[2].strip() for line in said.splitlines()}
+
+
+def test_a_login_imports_nothing_that_is_compressed(login: Login) -> None:
+    login.archive = loaded("distlaunch_archive").Archive(with_damaged_seldom_modules(agent_archive.packed()))
+    login.installed = login.base / "agents" / f"{login.archive.name}.pyz"
+
+    answers, said = login()
+
+    assert answers[-1]["python"] == sys.executable, said
+
+
 def test_an_agent_that_arrives_damaged_is_not_marked_as_whole(login: Login) -> None:
-    login.archive.compressed = lambda: zlib.compress(b"something else")
+    about, _ = login.archive.compressed()
+    login.archive.compressed = lambda: (about, zlib.compress(b"something else"))
 
     answers, _ = login()
 
@@ -112,7 +130,7 @@ def test_a_disk_error_in_what_is_executed_leads_to_a_new_agent(login: Login, nam
     login()
     marked = login.installed.stat()
     size, start = login.archive.places()["all"]
-    _, code = bytecode._unpack(login.archive.content[start : start + size])[f"distlaunch_agent.{name}"]
+    *_, code = bytecode._unpack(login.archive.content[start : start + size])[f"distlaunch_agent.{name}"]
     with login.installed.open("r+b") as file:
         file.seek(login.archive.content.index(bytes(code), start))
         file.write(bytes(len(code)))

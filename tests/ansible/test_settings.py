@@ -46,6 +46,7 @@ def test_without_settings_host_keys_are_checked_and_connections_are_shared(
 
     assert (settings["ANSIBLE_HOST_KEY_CHECKING"], settings["ANSIBLE_TIMEOUT"]) == ("True", "15")
     assert "ControlPersist" in settings["ANSIBLE_SSH_ARGS"]
+    assert "-C" not in settings["ANSIBLE_SSH_ARGS"].split(), "what is sent is compressed"
     assert "ANSIBLE_CONFIG" not in settings
     other = ansible_config.variables(("b.ini",), str(place), 3)
     assert other["ANSIBLE_SSH_CONTROL_PATH_DIR"] != settings["ANSIBLE_SSH_CONTROL_PATH_DIR"]

@@ -63,7 +63,7 @@ class Home:
     def install(self) -> Optional[str]:
         """Request the agent, which others see once it can answer; returns what was wrong with an old one."""
         _say({"lacks": "agent"})
-        size = json.loads(sys.stdin.buffer.readline())["bytes"]
+        told = json.loads(sys.stdin.buffer.readline())
         own = f"{self.path}.{os.getpid()}-{os.urandom(4).hex()}"
         umask = os.umask(0o077)
         replaced: Optional[str] = None
@@ -72,12 +72,12 @@ class Home:
             if found:
                 replaced = found.message
                 os.rename(self.path, own + ".old")
-            agent = zlib.decompress(sys.stdin.buffer.read(size))
+            agent = zlib.decompress(sys.stdin.buffer.read(told["bytes"]), bufsize=told["unpacked"])
             with open(own, "xb") as file:
                 file.write(agent)
                 file.flush()
                 safe = _is_on_disk(file.fileno())
-            if safe and self._rule["agent_name"](agent) == self._name:
+            if safe and zlib.crc32(agent) == told["crc32"]:
                 self._mark(own, self._whole_ns)
             os.replace(own, self.path)
         except OSError:  # another host that shares the disk may have installed it meanwhile
@@ -181,12 +181,12 @@ def _is_on_disk(fd: int) -> bool:
 
 def _remove(*paths: str) -> None:
     """Remove files and directories as far as they exist."""
-    import shutil
-
     for path in paths:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-        shutil.rmtree(path, ignore_errors=True)
+        for remove in (os.unlink, os.rmdir):
+            with contextlib.suppress(OSError):
+                remove(path)
+        if os.path.lexists(path):  # a directory with something in it, in place of an agent
+            import_module("shutil").rmtree(path, ignore_errors=True)
 
 
 def _calls(agent: str, places: Dict[str, Any]) -> Any:

@@ -67,15 +67,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         self._trusted = list(args.get("trust") or [])
         self._setup = text_of(args["setup"]) if args["do"] in ("look", "start") else ""
         hosts = list(args["hosts"])
-        self._proxy = str(args.get("proxy") or "")
-        of_all = {"rule": self._archive.rule, "trusted": self._trusted, "here": args.get("here"), "proxy": self._proxy}
-        hostvars = (task_vars or {})["hostvars"]
-        targets = {host: target(host, hostvars, self._play_context, **of_all) for host in hosts}
-        self._parts = parts = dict(args.get("parts") or {})
-        self._targets = {
-            host: there._replace(workers=str(parts[host]["workers"])) if host in parts else there
-            for host, there in targets.items()
-        }
+        self._proxy, self._parts = str(args.get("proxy") or ""), dict(args.get("parts") or {})
+        self._hostvars, self._targets = (task_vars or {})["hostvars"], dict[str, Target]()
         secrets = _secrets(args) if args["do"] == "start" else {}
         with Asking(hosts, result, args.get("report") or "", float(args["timeout_s"])) as self._asking:
             found = self._look(hosts)
@@ -124,7 +117,14 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             contract = self._parts.get(host, request)["contract"]
             return self._look_at(host, self._targets[host], {**request, "contract": contract}, program)
 
-        return self._asking.each("preflight", hosts, look)
+        return self._asking.each("preflight", hosts, look, prepare=self._find)
+
+    def _find(self, host: str) -> None:
+        """Note how the host is reached, which takes Ansible some milliseconds."""
+        of_all = {"rule": self._archive.rule, "trusted": self._trusted, "here": self._args.get("here")}
+        there = target(host, self._hostvars, self._play_context, **of_all, proxy=self._proxy)
+        part = self._parts.get(host)
+        self._targets[host] = there._replace(workers=str(part["workers"])) if part else there
 
     def _look_at(self, host: str, there: Target, request: Answer, program: str) -> Answer:
         """One host's facts. Sends the agent if the host lacks it."""
@@ -139,7 +139,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         answer = self._asking.ask(host, request)
         if answer.get("lacks"):
             began = time.time()
-            answer = self._asking.ask(host, {}, self._archive.compressed())
+            answer = self._asking.ask(host, *self._archive.compressed())
         answer = distlaunch_choice.misfit("preflight", answer) or answer
         if not answer.get("problem"):
             answer["clock_s"] = [round(answer["time"] - time.time(), 3), round(answer["time"] - began, 3)]

@@ -6,10 +6,11 @@ import importlib.util
 import io
 import json
 import marshal
+import threading
 import types
 import zipfile
 import zlib
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 _BYTECODE = ".bytecode"
@@ -24,6 +25,7 @@ class Archive:
 
     def __init__(self, content: bytes) -> None:
         self.content = content
+        self._packing = threading.Lock()
         self._members = zipfile.ZipFile(io.BytesIO(content))
         self.rule = self._module("system/trust.py")
         """The rule about whose paths are trusted."""
@@ -31,10 +33,18 @@ class Archive:
         self.name = str(self.rule.agent_name(content))
         """The name of the agent on the hosts."""
 
-    @cache  # noqa: B019 - an archive lives as long as the play
-    def compressed(self) -> bytes:
-        """The archive as it is sent: its bytecode is not compressed, as that is read at each start."""
-        return zlib.compress(self.content, 1)
+    def compressed(self) -> tuple[dict[str, int], bytes]:
+        """What is announced about the archive before it is sent, and the archive as it is sent.
+
+        What each start reads of it is not compressed. Many hosts may ask at once: the first one's thread does the work.
+        """
+        with self._packing:
+            return self._sent
+
+    @cached_property
+    def _sent(self) -> tuple[dict[str, int], bytes]:
+        about = {"unpacked": len(self.content), "crc32": zlib.crc32(self.content)}
+        return about, zlib.compress(self.content, 1)
 
     def boot(self) -> str:
         """The argument of `python -c` on a host: it reads a request with the `program` that answers it."""

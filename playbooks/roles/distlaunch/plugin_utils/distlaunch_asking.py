@@ -57,9 +57,17 @@ class Asking:
         return self._sessions[host].ask(request, payload, limit_s=self._limit_s * times)
 
     def each(
-        self, step: str, hosts: Sequence[str], work: Callable[[str], Answer], asked: Answer | None = None
+        self,
+        step: str,
+        hosts: Sequence[str],
+        work: Callable[[str], Answer],
+        asked: Answer | None = None,
+        prepare: Callable[[str], None] | None = None,
     ) -> dict[str, Answer]:
-        """What `work` returns for each host, all at once; `asked`: the request, which answers have to match."""
+        """What `work` returns for each host, all at once; `asked`: the request, which answers have to match.
+
+        `prepare` is called for one host after the other, each before its own work, during that of those before it.
+        """
 
         def one(host: str) -> Answer:
             answer = work(host)
@@ -75,8 +83,14 @@ class Asking:
                 self.result["changed"] = True
             return answer
 
+        def prepared() -> Iterator[str]:
+            for host in hosts:
+                if prepare:
+                    prepare(host)
+                yield host
+
         self.report(step=step, hosts=list(hosts))
-        return dict(zip(hosts, self._pool.map(one, hosts), strict=True))
+        return dict(zip(hosts, self._pool.map(one, prepared()), strict=True))
 
     @contextlib.contextmanager
     def part_of(self, host: str, before: int, size: int, total: int) -> Iterator[None]:
