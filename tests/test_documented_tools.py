@@ -40,6 +40,7 @@ def test_commands_for_other_versions_select_some(line: Line) -> None:
     assert set(done.stdout.split()) >= {*words, "torch-2.4"}
 
 
+@pytest.mark.slow
 @every("tests")
 def test_commands_for_tests_select_some(tmp_path: Path, line: Line) -> None:
     """They are not run: this is such a run."""

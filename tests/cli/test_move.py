@@ -45,6 +45,7 @@ def run(distlaunch: Cli) -> str:
     return name
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_elsewhere_under_its_id_as_its_next_attempt(distlaunch: Cli, run: str) -> None:
     moved = distlaunch("move", run, "--to", "b", "--carry", "out/*", "--output", "json")
     assert moved.exit_code == 0, moved.stderr

@@ -50,6 +50,7 @@ def waiting(distlaunch: Cli, *args: str) -> Path:
     return distlaunch.runs / run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WRAPPERS)
 def test_cancel_ends_the_agent_below_a_wrapper_before_it_reports_the_end(distlaunch: Cli, kind: str) -> None:
     run = waiting(distlaunch, "--nodes", "2", "--python", wrapper(distlaunch, kind))

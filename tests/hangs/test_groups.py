@@ -100,6 +100,7 @@ def test_the_nodes_that_are_left_of_an_elastic_run_are_watched(distlaunch: Cli) 
     assert re.fullmatch(r"rank 0 \(\S+\) is in time\.sleep\(\) \(odd\.py:8\)", event["message"]), event["message"]
 
 
+@pytest.mark.slow
 def test_a_run_that_hangs_again_is_started_again_until_none_are_left(distlaunch: Cli) -> None:
     script = str(distlaunch.write("odd.py", SCRIPT))
     words = ("--nodes", "2", "--nproc-per-node", "2", "--on-hang", "restart", "--max-restarts", "2")
@@ -151,6 +152,7 @@ def test_only_the_role_that_hangs_is_started_again(distlaunch: Cli) -> None:
     assert [event["round"] for event in events(distlaunch, "rendezvous", 1)] == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_run_of_which_one_node_writes_is_not_silent(distlaunch: Cli) -> None:
     script = str(distlaunch.write("odd.py", SCRIPT))
 

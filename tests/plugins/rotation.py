@@ -1,6 +1,6 @@
 """A run of everything has all fast tests, and of the others some, which differ by commit; by name all of them run.
 
-Of each file's tests on clusters these are a quarter, and of its other tests outside the fast tier a third. Of tests
+Of each file's tests on clusters these are a fifth, and of its other tests outside the fast tier a quarter. Of tests
 marked `rotating` there are two per function, and of the public's scripts four.
 """
 
@@ -29,7 +29,7 @@ MARK = "rotating"
 CLUSTERS = ("k8s", "slurm", "ssh")
 """The marks of tests on clusters."""
 
-ON_CLUSTERS, SLOW = 4, 3
+ON_CLUSTERS, SLOW = 5, 4
 """A full run has one in so many of a file's tests."""
 
 MEASURED = 4
@@ -59,7 +59,7 @@ class Rotation:
 
     def pytest_report_header(self) -> list[str]:
         marked = (
-            f"of each file's tests on clusters a quarter, of its other slow ones a third, of those marked {MARK} {FEW}"
+            f"of each file's tests on clusters a fifth, of its other slow ones a quarter, of those marked {MARK} {FEW}"
         )
         marked += " per function: others at each commit, all of them if requested by subject"
         if is_requested(self.config, SUBJECT):

@@ -121,6 +121,7 @@ def test_a_run_of_an_earlier_version_has_no_settings_and_the_rest(reporter: Cli)
     assert "This run has no samples" in page
 
 
+@pytest.mark.slow
 def test_a_day_of_64_ranks_fits_into_half_a_megabyte_and_has_what_stands_out(reporter: Cli) -> None:
     run = Recorded(hours=24, lines_per_rank=300)
     run.write(reporter.runs)
