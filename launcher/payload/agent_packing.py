@@ -69,9 +69,8 @@ def whole(sources: Sequence[str]) -> bytes:
     packed = bytecode.pack(_modules(members, codes))
     for name in _BEFORE_BYTECODE:
         code = codes[f"{_PACKAGE}/{name}"]
-        members[f"{_PACKAGE}/{name}c"] = (
-            MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + code
-        )  # not checked (PEP 552)
+        unchecked = MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)  # PEP 552
+        members[f"{_PACKAGE}/{name}c"] = unchecked + code
     alone = {name: codes[name] for name in (f"{_PACKAGE}/{name}" for name in _ALONE)}
     members[_PLACES] = json.dumps({name: (len(code), packed.index(code)) for name, code in alone.items()}).encode()
     return _archive(_MAIN_WITH_BYTECODE, members, stored={bytecode.member(MAGIC_NUMBER): packed})

@@ -51,7 +51,8 @@ def test_any_process_packs_the_same_bytes() -> None:
 @pytest.mark.torch
 def test_a_run_on_two_nodes_imports_nothing_that_is_compressed(distlaunch: Cli, tmp_path: Path) -> None:
     distlaunch.write("work/reduces.py", REDUCES)
-    argv = ("local", "--nodes", "2", "--nproc-per-node", "2", "--render-to", str(tmp_path / "rendered"), "reduces.py")
+    nodes = ("--nodes", "2", "--nproc-per-node", "2", "--samples", "0")  # a run that takes long would have one
+    argv = ("local", *nodes, "--render-to", str(tmp_path / "rendered"), "reduces.py")
     assert distlaunch(*argv, cwd=tmp_path / "work").exit_code == 0
     agent = tmp_path / "rendered/agent.pyz"
     agent.write_bytes(with_damaged_seldom_modules(agent.read_bytes()))

@@ -61,7 +61,7 @@ class Login:
         return self.installed.stat().st_mtime_ns % 10**9 == rule.WHOLE_NS
 
     def _has_it(self) -> bool:
-        return self.installed.exists() and self.installed.read_bytes() == self.archive.content
+        return self.installed.is_file() and self.installed.read_bytes() == self.archive.content
 
 
 @pytest.fixture
@@ -112,6 +112,17 @@ def test_a_login_imports_nothing_that_is_compressed(login: Login) -> None:
     answers, said = login()
 
     assert answers[-1]["python"] == sys.executable, said
+
+
+def test_a_directory_in_place_of_an_agent_is_replaced(login: Login) -> None:
+    login.installed.mkdir(parents=True, mode=0o700)
+    (login.installed / "something").touch()
+
+    answers, said = login()
+
+    assert answers[-1]["python"] == sys.executable, said
+    assert login.installed.read_bytes() == login.archive.content
+    assert [path.name for path in login.installed.parent.iterdir()] == [login.installed.name]
 
 
 def test_an_agent_that_arrives_damaged_is_not_marked_as_whole(login: Login) -> None:

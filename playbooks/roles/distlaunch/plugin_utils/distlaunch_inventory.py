@@ -50,10 +50,9 @@ def target(
 
     `proxy`: the ProxyCommand for hosts that have none.
     """
-    try:
-        known = hostvars[host]
-    except (KeyError, AnsibleError):
-        raise AnsibleActionFail(f"{host} is not in the inventory") from None
+    if host not in hostvars:
+        raise AnsibleActionFail(f"{host} is not in the inventory")
+    known = hostvars[host]
     transport = str(known.get("ansible_connection") or "ssh")
     argv, proxied, refused = None, False, ""
     if transport in ("ssh", "smart", "ansible.builtin.ssh"):
