@@ -1,7 +1,7 @@
 """Another checkout of distlaunch and this one side by side: rows of cli.py, start.py and ssh.py.
 
     python benchmarks/before_after.py CHECKOUT [--rounds 9] [--workers 1,2,8] [--hosts 4,32,64] [--only cli,start,ssh]
-                                        [--no-warm-up]
+                                        [--no-warm-up] [--own-disks]
 
 CHECKOUT is a directory with the sources of the version to compare with (`git worktree add CHECKOUT REVISION`).
 Both run in this environment, with its packages. ssh needs root. Prints a Markdown table with a line for each row:

@@ -25,10 +25,10 @@ _AGENT = Path(launcher.__file__).parent / "agent"
 _PACKAGE = "distlaunch_agent"  # differs from the names of scripts' own modules
 _MAIN = f"from {_PACKAGE}.__main__ import main\n\nmain()\n"
 _MAIN_WITH_BYTECODE = f"from {_PACKAGE} import bytecode\n\nbytecode.use()\n{_MAIN}"
-_BEFORE_BYTECODE = ("__init__.py", "bytecode.py")
+_BEFORE_BYTECODE = (f"{_PACKAGE}/__init__.py", f"{_PACKAGE}/bytecode.py")
 """What is imported before that: they have bytecode in the usual form."""
 
-_ALONE = ("bytecode.py", "ssh/boot.py", "ssh/login.py", "system/trust.py")
+_ALONE = tuple(f"{_PACKAGE}/{name}" for name in ("bytecode.py", "ssh/boot.py", "ssh/login.py", "system/trust.py"))
 """What is executed from its place in the bytecode."""
 
 _PLACES = "places.json"
@@ -68,11 +68,10 @@ def whole(sources: Sequence[str]) -> bytes:
     codes = {name: bytecode.dump(_code(path, f"agent.pyz/{name}")) for name, path in paths.items()}
     packed = bytecode.pack(_modules(members, codes))
     for name in _BEFORE_BYTECODE:
-        code = codes[f"{_PACKAGE}/{name}"]
         unchecked = MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)  # PEP 552
-        members[f"{_PACKAGE}/{name}c"] = unchecked + code
-    alone = {name: codes[name] for name in (f"{_PACKAGE}/{name}" for name in _ALONE)}
-    members[_PLACES] = json.dumps({name: (len(code), packed.index(code)) for name, code in alone.items()}).encode()
+        members[f"{name}c"] = unchecked + codes[name]
+    places = {name: (len(codes[name]), packed.index(codes[name])) for name in _ALONE}
+    members[_PLACES] = json.dumps(places).encode()
     return _archive(_MAIN_WITH_BYTECODE, members, stored={bytecode.member(MAGIC_NUMBER): packed})
 
 
@@ -81,10 +80,9 @@ def _modules(texts: Mapping[str, bytes], codes: Mapping[str, bytes]) -> bytecode
     about = {name: bytecode.module_of(name) for name in texts}
     packages = frozenset(module for module, is_package in about.values() if is_package)
     started = agent_start.modules({about[name][0]: text.decode() for name, text in texts.items()}, packages)
-    alone = {f"{_PACKAGE}/{name}" for name in _ALONE}
     found: bytecode.Modules = {}
     for name, (module, is_package) in about.items():
-        is_compressed = module not in started and name not in alone
+        is_compressed = module not in started and name not in _ALONE
         code = zlib.compress(codes[name], 9) if is_compressed else codes[name]
         found[module] = (is_package, is_compressed, code)
     return found

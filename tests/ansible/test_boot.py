@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -112,6 +113,25 @@ def test_a_login_imports_nothing_that_is_compressed(login: Login) -> None:
     answers, said = login()
 
     assert answers[-1]["python"] == sys.executable, said
+
+
+def test_many_hosts_that_lack_the_agent_wait_for_one_thread_that_packs_it(
+    login: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compress, packed = zlib.compress, []
+
+    def slowly(*args: Any) -> bytes:
+        packed.append(args)
+        time.sleep(0.2)
+        return compress(*args)
+
+    monkeypatch.setattr(zlib, "compress", slowly)
+    with ThreadPoolExecutor(8) as pool:
+        found = [*pool.map(lambda _: login.archive.compressed(), range(8))]
+
+    assert len(packed) == 1
+    assert all(each == found[0] for each in found)
+    assert zlib.decompress(found[0][1]) == login.archive.content
 
 
 def test_a_directory_in_place_of_an_agent_is_replaced(login: Login) -> None:

@@ -96,7 +96,7 @@ class Home:
         return self._rule["agent_problem"](self.path, self._trusted)
 
     def _is_whole(self) -> bool:
-        """Whether nothing has been written to it since its content was compared with its name."""
+        """Whether nothing has been written to it since its content was known to match its name."""
         try:
             about = os.lstat(self.path)
         except OSError:  # it was removed

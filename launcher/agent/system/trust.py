@@ -19,7 +19,7 @@ _LINKS = 40
 _SUFFIX = ".pyz"
 _BLOCK = 1 << 16
 WHOLE_NS = 20_011_000
-"""An agent's file whose content was compared with its name has a time with this fraction of a second.
+"""An agent's file whose content is known to match its name has a time with this fraction of a second.
 
 To write to the file gives it another one. A file system with coarser times has none, so the file is read each time.
 """
