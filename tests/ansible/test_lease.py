@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -192,6 +193,27 @@ def test_all_users_of_a_host_use_the_same_directory_from_which_none_can_remove_f
     assert lock is not None
     assert stat.S_IMODE(os.fstat(lock).st_mode) == 0o666
     os.close(lock)
+
+
+def test_threads_that_create_lock_files_at_once_leave_the_umask_as_it_was(tmp_path: Path) -> None:
+    files = LockFiles(str(tmp_path))
+    interval, before = sys.getswitchinterval(), os.umask(0o027)
+
+    def create(number: int) -> None:
+        for each in range(200):
+            os.close(files.create(f"host-{number}-{each}", {}))
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(create, range(8)))
+        after = os.umask(0o027)
+    finally:
+        os.umask(before)
+        sys.setswitchinterval(interval)
+
+    assert after == 0o027
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o666}
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import stat
+import threading
 import time
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
@@ -24,6 +25,7 @@ PLACES = ("/run/lock", "/dev/shm", "/tmp")  # noqa: S108 - files there are check
 _MUTEX_S = 20.0
 _POLL_S = 0.02
 _NOTE_BYTES = 2048
+_umask = threading.Lock()
 _OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
@@ -171,17 +173,18 @@ def _opened(path: str) -> int:
 
 def _created(path: str) -> int:
     """Create the file so that no other user finds it shut; -1 if another process was faster."""
-    umask = os.umask(0)
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _OPEN, 0o666)
-    except FileExistsError:
-        return -1
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise
-        raise _unsafe(path, os.strerror(error.errno or 0)) from error
-    finally:
-        os.umask(umask)
+    with _umask:  # all threads have the same one: two that set and restore it at once could leave it at 0
+        umask = os.umask(0)
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _OPEN, 0o666)
+        except FileExistsError:
+            return -1
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise
+            raise _unsafe(path, os.strerror(error.errno or 0)) from error
+        finally:
+            os.umask(umask)
 
 
 def _unsafe(path: str, why: str) -> LeaseError:
