@@ -1,7 +1,7 @@
 """A run of everything has all fast tests, and of the others some, which differ by commit; by name all of them run.
 
-Of each file's tests on clusters these are a fifth, and of its other tests outside the fast tier a quarter. Of tests
-marked `rotating` there are two per function, and of the public's scripts four.
+Of each file's tests on clusters these are an eighth, and of its other tests outside the fast tier a sixth. Of tests
+marked `rotating` there is one per function, and of the public's scripts there are four.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ MARK = "rotating"
 CLUSTERS = ("k8s", "slurm", "ssh")
 """The marks of tests on clusters."""
 
-ON_CLUSTERS, SLOW = 5, 4
+ON_CLUSTERS, SLOW = 8, 6
 """A full run has one in so many of a file's tests."""
 
 MEASURED = 4
 """CI measures coverage at one of so many commits: it takes a quarter of the time."""
 
-FEW = 2
+FEW = 1
 """How many tests of a function with that mark."""
 
 
@@ -59,7 +59,7 @@ class Rotation:
 
     def pytest_report_header(self) -> list[str]:
         marked = (
-            f"of each file's tests on clusters a fifth, of its other slow ones a quarter, of those marked {MARK} {FEW}"
+            f"of each file's tests on clusters an eighth, of its other slow ones a sixth, of those marked {MARK} {FEW}"
         )
         marked += " per function: others at each commit, all of them if requested by subject"
         if is_requested(self.config, SUBJECT):
