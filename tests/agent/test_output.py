@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import random
+import selectors
 import signal
+import time
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import psutil
 import pytest
 
 from launcher.agent import protocol
+from launcher.agent.node.output import Output
+from launcher.agent.stream.output import PART_AFTER_S
 from launcher.agent.stream.traces import Traces
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from launcher.agent.stream.sink import Item
     from tests.agent.harness import Runner
 
 TEXTS = {
@@ -141,3 +150,61 @@ def test_the_last_progress_is_found_wherever_what_is_read_is_cut() -> None:
             found.add(before, part)
         assert found.mark is not None
         assert found.mark[0] == b"::distlaunch progress step=2", "the last one is not complete"
+
+
+class Reading:
+    """The output of one worker, read turn by turn into a stream that is blocked if `full`."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self.written = b""
+        read, self._fd = os.pipe()
+        stderr, self._stderr = os.pipe()
+        self._selector = selectors.DefaultSelector()
+        stream = Mock(add=self._add, must_wait=Mock(side_effect=lambda **_: self.full))
+        self._output = Output(Mock(node_rank=0), stream, self._selector, Mock())
+        self._pipes = self._output.open({"round": 0, "rank": 0, "local_rank": 0, "pid": 1}, [read, stderr], None)
+
+    def _add(self, item: Item) -> None:
+        self.written += item.data
+
+    def turn(self, more: bytes = b"", *, after_s: float = 0.0) -> bytes:
+        """The worker writes `more`; all that is in the stream after a turn that began so long after now."""
+        looked = time.monotonic() + after_s
+        os.write(self._fd, more)
+        for key, _ in self._selector.select(0):
+            key.data()
+        self._output.attend(looked, looked, holds=True)
+        return self.written
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        self._selector.close()
+        for fd in (self._fd, self._stderr, *(pipe.fd for pipe in self._pipes.values())):
+            os.close(fd)
+
+
+@pytest.fixture
+def reading() -> Iterator[Reading]:
+    made = Reading()
+    yield made
+    made.close()
+
+
+def test_a_line_that_has_only_begun_is_not_sent_in_pieces_however_long_others_have_come(reading: Reading) -> None:
+    reading.turn(b"one\ntwo")
+    assert reading.turn(b" three\nfour", after_s=PART_AFTER_S) == b"[0:0] one\n[0:0] two three\n"
+    assert reading.turn(after_s=2 * PART_AFTER_S).endswith(b"three\n0.0|+four\n"), "it has waited now"
+
+
+def test_what_was_not_read_while_the_stream_was_blocked_is_read_before_a_line_is_sent_in_pieces(
+    reading: Reading,
+) -> None:
+    reading.full = True
+    reading.turn(b"begun")
+    assert reading.turn(b" and ended\nnext", after_s=60) == b""
+
+    reading.full = False
+    assert reading.turn(after_s=60) == b""
+    assert reading.turn() == b"[0:0] begun and ended\n"
+    assert reading.turn(after_s=60) == b"[0:0] begun and ended\n0.0|+next\n"

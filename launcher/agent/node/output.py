@@ -81,7 +81,7 @@ class Output:
         """Call this once per turn of the loop, which began to read at `looked`. `holds`: nothing may be lost."""
         for terminal in self._terminals.values():
             terminal.look(now)
-        for pipe in self._pipes.values():
+        for pipe in self._pipes.values() if self._reads else ():  # else the rest may be there, unread
             pipe.flush_part(self._out, looked)  # a line read in part in this turn may be complete by now
         self._out.flush()
         self._hold_back(holds=holds)

@@ -62,13 +62,16 @@ class Pipe:
         self.begun = self.begun or bool(data)
         if self.tail is not None:
             self.tail.add(data)
-        before, pieces = self._tagger.pending, self._tagger.pieces
+        before, pieces, lines = self._tagger.pending, self._tagger.pieces, self._tagger.lines
         records = self._tagger.records(data)
         self.traces.add(before, data)
         alike = self._tagger.pieces == pieces
         for each in records:
             writer.add(Item(each, self.tag, alike))
-        self._pending_since = (self._pending_since or time.monotonic()) if self._tagger.pending else None
+        if not self._tagger.pending:
+            self._pending_since = None
+        elif self._pending_since is None or self._tagger.lines > lines:  # of another line than before
+            self._pending_since = time.monotonic()
 
     def flush_part(self, writer: Writer, now: float) -> None:
         """Send a partial line that has waited long enough."""
