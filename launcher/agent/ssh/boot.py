@@ -11,7 +11,6 @@ from __future__ import annotations
 import binascii
 import contextlib
 import errno
-import gc
 import json
 import marshal
 import os
@@ -124,7 +123,6 @@ class Home:
 
 def main(request: Dict[str, Any]) -> Optional[Callable[[], None]]:
     """Hold the conversation; returns what a forked child is to become once it has left these frames, if it is one."""
-    gc.disable()  # what is imported stays, and so does what is made for the agent
     home, places, calls = Home(request), request.pop("bytecode"), None
     try:
         home.prepare()

@@ -116,7 +116,7 @@ def _tail(request: Request) -> None:
     from ..system import garbage
     from . import stream
 
-    garbage.collect()  # off since the program of `boot.py` began
+    garbage.collect()  # off since the login's Python began
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # an agent that has ended must not stay as a zombie
     answer({})
     stream.tail(request["directory"], int(request["node_rank"]), 0, once=False)

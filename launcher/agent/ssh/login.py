@@ -10,11 +10,12 @@ def code(*texts: str) -> str:
     """The argument of `python -c`: one short line.
 
     Each text is read only after those before it have run, so the first can stop a Python that cannot read the others.
+    No garbage is collected from the first import on: what is imported stays, and so does what is made for the agent.
     """
     steps = "".join(
         f"exec(zlib.decompress(binascii.a2b_base64('{packed(text.encode())}')).decode());" for text in texts
     )
-    return f"import binascii,zlib;{steps}"
+    return f"import binascii,gc,zlib;gc.disable();{steps}"
 
 
 def packed(data: bytes) -> str:
