@@ -21,7 +21,8 @@ _WATCHED = (
 )
 """Ends the job on a failed setup line: it would continue without its setup."""
 
-_UNWATCHED = ('if [ -n "$BASH_VERSION" ]; then trap - ERR; fi',)
+_UNWATCHED = ('if [ -n "$BASH_VERSION" ]; then trap - ERR; set +o pipefail; fi', "set +eu")
+"""What follows looks at exit codes itself: options of a setup file, such as `set -euo pipefail`, end here."""
 
 
 def watched(setup: Sequence[str], *, ship_secrets: bool) -> list[str]:

@@ -76,7 +76,7 @@ def test_every_option_at_once_is_valid(distlaunch: Cli) -> None:
     assert mounted["/home"] == ({"nfs": {"server": "filer", "path": "/home"}}, False)
     assert mounted["/tmp/x"] == ({"emptyDir": {"sizeLimit": "10Gi"}}, False)
     assert pod["terminationGracePeriodSeconds"] == 75
-    assert pod["activeDeadlineSeconds"] == 3600 + 60 + 60
+    assert pod["activeDeadlineSeconds"] == 3600 + 60 + 1800
     assert (pod["securityContext"]["runAsUser"], pod["securityContext"]["runAsGroup"]) == (1000, 2000)
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -113,7 +113,9 @@ def test_every_option_at_once_is_valid(distlaunch: Cli) -> None:
 def test_every_kind_holds_the_same_pod(distlaunch: Cli, kind: str) -> None:
     found = rendered(distlaunch, "--nodes", "3", "--kind", kind, "--name", "a-name-of-thirty-two-characters-")
     name = found[-1]["metadata"]["name"].removesuffix("-2") if kind == "pods" else found[-1]["metadata"]["name"]
-    ends = {"jobset": "-n-0-2", "trainjob": "-node-0-2", "pytorchjob": "-worker-1", "mpijob": "-worker-1"}
+    # A JobSet is refused if the random ends of its pods' names have no room.
+    ends = {"jobset": "-n-0-99999-abcde", "trainjob": "-node-0-99999-abcde"}
+    ends |= {"pytorchjob": "-worker-1", "mpijob": "-worker-1"}
     ends |= {"job": "-2", "tfjob": "-worker-2", "pods": "-2"}
     last = f"{name}{ends[kind]}"
 

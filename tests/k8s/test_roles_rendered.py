@@ -57,14 +57,24 @@ def test_each_role_is_a_job_whose_pods_know_their_place_in_the_run(distlaunch: C
 
 def test_a_long_name_leaves_room_for_those_of_all_pods(distlaunch: Cli) -> None:
     distlaunch.write("x.py", "print(1)\n")
-    role = "r" * 32
-    for kind in ("job", "jobset"):
+    for kind, longest in (("job", 32), ("jobset", 26)):
+        role = "r" * longest
         words = ("--image", "i:1", "--kind", kind, "--name", "n" * 32, "--role", "a:1:x.py", "--role", f"{role}:2:x.py")
         done = distlaunch("k8s", "--dry-run", *words)
         assert done.exit_code == 0, done.stderr
         name = documents(done.stdout)[-1]["metadata"]["name"]
-        host = f"{name}-{role}-0-99999" if kind == "jobset" else f"{name}-{role}-99999"
+        # JobSet's webhook counts the random end of a pod's name, too.
+        host = f"{name}-{role}-0-99999-abcde" if kind == "jobset" else f"{name}-{role}-99999"
         assert len(host) <= 63
+
+
+def test_a_role_whose_name_leaves_no_room_is_refused(distlaunch: Cli) -> None:
+    distlaunch.write("x.py", "print(1)\n")
+    words = ("--image", "i:1", "--kind", "jobset", "--role", "a:1:x.py", "--role", f"{'r' * 27}:2:x.py")
+    done = distlaunch("k8s", "--dry-run", *words)
+
+    assert done.exit_code == 2
+    assert "leave room for 26 characters" in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["pods", "pytorchjob", "trainjob", "mpijob", "tfjob"])

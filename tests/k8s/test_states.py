@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from launcher.backends.kubernetes import states
 from launcher.backends.kubernetes.demand import Demand
 from launcher.backends.kubernetes.pod_status import Pod
+from launcher.backends.kubernetes.stuck import Stuck
 
 
 def a_pod(phase: str = "Failed", **status: Any) -> Pod:
@@ -173,3 +174,46 @@ def test_nodes_whose_logs_are_not_read_have_ended_as_their_exit_codes_tell() -> 
     assert demand.unread(pods, states) == {2: ("m", "preempted"), 5: ("m", None)}
     assert Demand(6).unread(pods[:6], states[:6]) == {}
     assert Demand(1000).unread(pods, states)[1] == ("m", "success")
+
+
+class Events:
+    """A cluster that has these warnings of a pod's host, `ago_s` seconds ago for the first time."""
+
+    namespace = "team"
+
+    def __init__(self, ago_s: float | None) -> None:
+        first = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - (ago_s or 0.0)))
+        told = {"type": "Warning", "firstTimestamp": first, "source": {"component": "kubelet"}}
+        waited = {**told, "firstTimestamp": "2026-01-01T00:00:00Z", "source": {"component": "default-scheduler"}}
+        self._items = [waited, *([] if ago_s is None else [told])]
+
+    def call(self, *_: object, **__: object) -> dict[str, Any]:
+        """What the API server answers."""
+        return {"items": self._items}
+
+
+def waiting(reason: str) -> Pod:
+    """A pod that its host began to start long ago."""
+    status = {"containerStatuses": [{"name": "node", "state": {"waiting": {"reason": reason, "message": "told"}}}]}
+    return a_pod("Pending", startTime="2026-01-01T00:00:00Z", **status)
+
+
+def late(stuck: Stuck, events: Events, reason: str, limit_s: float) -> bool:
+    """Whether the pod has been unable to start for longer than that."""
+    return bool(stuck.late(cast("Any", events), [waiting(reason)], limit_s))
+
+
+def test_an_image_that_was_pulled_for_long_may_fail_to_be_pulled_for_a_while() -> None:
+    stuck = Stuck()
+
+    assert not late(stuck, Events(None), "ContainerCreating", 60.0)
+    assert not late(stuck, Events(300.0), "ErrImagePull", 60.0), "it has just begun"
+    assert late(stuck, Events(300.0), "ImagePullBackOff", -1.0), "the same failure"
+    assert not late(stuck, Events(300.0), "ContainerCreating", 60.0)
+    assert not late(stuck, Events(300.0), "ErrImagePull", 60.0), "another one"
+
+
+def test_a_command_that_looks_once_knows_from_the_hosts_warnings_how_long_a_pod_cannot_start() -> None:
+    assert late(Stuck(), Events(90.0), "ImagePullBackOff", 60.0)
+    assert not late(Stuck(), Events(30.0), "ImagePullBackOff", 60.0)
+    assert not late(Stuck(), Events(None), "ImagePullBackOff", 60.0), "the scheduler's warnings are of another time"

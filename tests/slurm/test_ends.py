@@ -113,6 +113,21 @@ def test_cancel_and_ctrl_c_give_running_workers_their_grace_time(login: Login) -
     login.slurm.wait_idle()
 
 
+def test_a_job_that_slurm_has_suspended_is_cancelled(login: Login) -> None:
+    """Its processes are stopped, so none of them can obey."""
+    login.write("waits.py", WAITS)
+    run = login.detach("asleep", "waits.py")
+    run.wait_for("ready")
+    login.slurm.run(("scontrol", "suspend", run.job))
+    login.slurm.wait_job(run.job, "SUSPENDED")
+
+    done = login("cancel", run.id)
+
+    assert (done.exit_code, done.stdout) == (0, f"{run.id}: cancelled\n"), done.stderr
+    login.slurm.wait_job(run.job, "CANCELLED")
+    login.slurm.wait_idle()
+
+
 @pytest.fixture
 def patient(login: Login) -> Iterator[Login]:
     """Slurm's own kill gives ten minutes between SIGTERM and SIGKILL."""

@@ -36,7 +36,7 @@ class Kind:
 
     container: str = "node"
     longest: int = 63
-    """Longest name that leaves room for the names of its pods."""
+    """Longest name that leaves room for the names of its pods; JobSet counts their random suffix, too."""
 
     master: str = "{0}-0.{0}"
     """DNS name of the first node's pod."""
@@ -57,7 +57,7 @@ KINDS: Mapping[str, Kind] = {
         "jobset.x-k8s.io/v1alpha2",
         "JobSet",
         "/apis/jobset.x-k8s.io/v1alpha2/namespaces/{}/jobsets",
-        longest=53,
+        longest=47,
         master="{0}-n-0-0.{0}",
         maker="{0}-n-0",
         has_service=True,
@@ -66,7 +66,7 @@ KINDS: Mapping[str, Kind] = {
         "trainer.kubeflow.org/v1alpha1",
         "TrainJob",
         "/apis/trainer.kubeflow.org/v1alpha1/namespaces/{}/trainjobs",
-        longest=50,
+        longest=44,
         master="{0}-node-0-0.{0}",
         maker="{0}-node-0",
         has_service=True,

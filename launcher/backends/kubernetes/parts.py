@@ -21,6 +21,9 @@ FIRST_LABEL = "distlaunch/first-node"
 KINDS = ("job", "jobset")
 """The kinds that do roles."""
 
+_LONGEST_ROLE = 26
+"""In a JobSet, so that its name has room for a letter, the time and the random part of the run's id."""
+
 
 class Part(NamedTuple):
     """Nodes whose pods have one template."""
@@ -76,6 +79,12 @@ def check(parts: Sequence[Part], opts: KubernetesOptions) -> None:
             "queue: Kueue would admit the Job of each role by itself, and a part of them would hold its resources",
             hint="--kind jobset, which Kueue admits as a whole",
         )
+    for part in roles:
+        if opts.kind == "jobset" and len(part.role) > _LONGEST_ROLE:
+            raise SpecError(
+                f"role {part.role}: the names of a JobSet's pods leave room for {_LONGEST_ROLE} characters",
+                hint="shorten the name; --kind job takes longer ones",
+            )
     for part in parts:
         if not part.opts.image:
             whose = f"role {part.role}: " if part.role else ""

@@ -59,8 +59,11 @@ _BEACONS = (20_000, 29_000)
 HOLD_S = 600.0
 """With --fetch, how long a pod waits at its end until a launcher has fetched its files."""
 
-_LIMIT_MORE_S = 60
-"""The agent enforces the time limit; the kubelet ends a pod whose agent could not, this much later."""
+_LIMIT_MORE_S = 30 * 60
+"""The agent enforces the time limit; the kubelet ends a pod whose agent could not, this much later.
+
+It counts from before it pulls the image, and Kubernetes would start a pod again that it has ended.
+"""
 
 
 def places(spec: JobSpec, opts: KubernetesOptions, run: str) -> dict[str, Any]:

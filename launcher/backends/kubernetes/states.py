@@ -179,6 +179,18 @@ def _count(waiting: Sequence[Pod], nodes: Sequence[Sequence[Pod]]) -> str:
     return f"{len(waiting)} of {len(nodes)} pods wait"
 
 
+def first_warning(events: Iterable[Object], source: str) -> float | None:
+    """When the first warning of this source among the events of an object was, in unix seconds; None without any."""
+    warnings = (item for item in events if item.get("type") == "Warning" and source in _sources(item))
+    times = filter(None, (item.get("firstTimestamp") or item.get("eventTime") for item in warnings))
+    return min(map(timestamp, times), default=None)
+
+
+def _sources(event: Object) -> tuple[object, ...]:
+    """Who has reported an event, in either of the two fields for that."""
+    return event.get("reportingComponent"), (event.get("source") or {}).get("component")
+
+
 def event_text(events: Iterable[Object]) -> str:
     """The last warning among the events of an object."""
     warnings = [item for item in events if item.get("type") == "Warning"]

@@ -30,6 +30,7 @@ from launcher.backends.kubernetes.pod_exec import bridge
 from launcher.backends.kubernetes.pod_logs import PodLogs
 from launcher.backends.kubernetes.sidecars import Beside
 from launcher.backends.kubernetes.stream import KubeStream
+from launcher.backends.kubernetes.stuck import Stuck
 from launcher.errors import CommandError, LaunchError
 from launcher.runs.liveness import Liveness
 from launcher.system import storage
@@ -77,6 +78,7 @@ class RunWatch:
         self._made: set[int] = set()  # nodes that had a pod; their controller may need a while to create it
         self.logs = PodLogs(self._directory, handle, lambda: self.cluster)
         self._beside = Beside(self._directory)
+        self._stuck = Stuck()
 
     @cached_property
     def cluster(self) -> api.Cluster:
@@ -182,9 +184,8 @@ class RunWatch:
 
     def _detail(self, pods: Sequence[Sequence[Pod]], start_timeout_s: float) -> str:
         """What pods wait for. A run that cannot start is ended: its pods would hold their GPUs forever."""
-        stuck = [known[-1] for known in pods if known and states.unstartable(known[-1])]
-        if stuck and time.time() - states.waits_since(stuck[0]) > start_timeout_s:
-            return self._give_up(Failure.NODE, f"pod {stuck[0].name} cannot start: {states.unstartable(stuck[0])}")
+        for pod in self._stuck.late(self.cluster, [known[-1] for known in pods if known], start_timeout_s):
+            return self._give_up(Failure.NODE, f"pod {pod.name} cannot start: {states.unstartable(pod)}")
         missing = sum(not known for known in pods)
         if missing and (why := self._unmade(pods, start_timeout_s)):
             return why

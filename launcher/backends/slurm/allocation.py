@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.agent.schedulers.slurm import expand
 from launcher.agent.terminal import attach
-from launcher.backends.slurm import steps, words
+from launcher.backends.slurm import inherited, steps, words
 from launcher.backends.slurm.options import OF_SBATCH
 from launcher.backends.slurm.states import from_accounting, job_of, meaning
 from launcher.errors import BackendUnavailableError, LaunchError, SpecError
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _OF_STEPS = ("gpus_per_node", "gres", "mem", "nodelist", "exclude")
 _OF_JOBS = (*(name for name in OF_SBATCH if name not in (*_OF_STEPS, "cpus_per_task")), "sbatch")
-_OF_CLUSTERS = ("SLURM_CONF", "SLURM_JWT")
 REACHED_S = 60.0
 
 
@@ -211,7 +210,7 @@ def terminal(
     """
     about = storage.read_json(directory / "nodes" / str(node) / "agent.json") or {}
     words = terminal_words(site, handle, about, directory, (node, rank), python=python)
-    bridge = pipes.ProgramBridge(words, env=_of_no_job(os.environ))
+    bridge = pipes.ProgramBridge(words, env=inherited.of_no_job(os.environ))
     bridge.wait_for(attach.CONNECTED, REACHED_S)
     return bridge
 
@@ -236,13 +235,6 @@ def terminal_words(
     own = str(directory / "nodes" / str(node))
     what = ("--shell", own) if rank is None else ("--attach", own, str(rank))
     return [*site.words(["srun"]), *how, *where, *agent, *what]
-
-
-def _of_no_job(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment without the allocation's variables, which srun would take for its options."""
-    return {
-        name: value for name, value in env.items() if not name.startswith(("SLURM_", "SRUN_")) or name in _OF_CLUSTERS
-    }
 
 
 def _srun_lives(handle: SlurmHandle) -> bool:

@@ -49,10 +49,10 @@ def control(site: Site, *argv: str, check: bool = True) -> None:
         raise CommandError(f"{argv[0]}: {said or f'exit code {done.returncode}'}")
 
 
-def ask(site: Site, *argv: str, stdin: bytes = b"") -> tuple[CompletedProcess[str], str]:
-    """Run a Slurm command; returns it and its stderr. An unreachable controller is an error."""
+def ask(site: Site, *argv: str, stdin: bytes = b"", without: Sequence[str] = ()) -> tuple[CompletedProcess[str], str]:
+    """Run a Slurm command; returns it and its stderr. An unreachable controller is an error. `without`: variables."""
     try:
-        done = site.run(argv, timeout_s=_CONTROL_S, stdin=stdin)
+        done = site.run(argv, timeout_s=_CONTROL_S, stdin=stdin, without=without)
     except CommandError as error:
         raise BackendUnavailableError(error.message, hint=PING) from error
     said = proc.in_one_line(done.stderr)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from launcher.backends import _outlook
-from launcher.backends.slurm import control, nodes
+from launcher.backends.slurm import control, inherited, nodes
 from launcher.errors import BackendUnavailableError
 from launcher.runs import directories
 
@@ -37,7 +37,8 @@ def capacity(site: Site, partition: str) -> Capacity:
 
 def start(site: Site, text: str) -> ExpectedStart:
     """When Slurm expects to start this job file, by `sbatch --test-only`, which submits nothing."""
-    done, said = control.ask(site, "sbatch", "--test-only", stdin=text.encode(errors="surrogateescape"))
+    job_file, without = text.encode(errors="surrogateescape"), inherited.stated(text)
+    done, said = control.ask(site, "sbatch", "--test-only", stdin=job_file, without=without)
     found = _START.search(said)
     if done.returncode or found is None:
         return {"at": None, "how": said.removeprefix("sbatch: error: ").removeprefix("allocation failure: ")}

@@ -109,7 +109,7 @@ def render(
     if run_dir == MOVED:
         setup = [*_find_itself(cwd, submitted=within is None), *setup]
     names["directory"] = quote(str(run_dir)) + ('/tasks/"$SLURM_ARRAY_TASK_ID"' if opts.array else "")
-    names.update(run=run, run_dir=str(run_dir), agent=[*around, *agent], spec=spec, setup=setup)
+    names.update(run=run, run_dir=str(run_dir), agent=[*around, *agent], spec=spec, setup=setup, array=opts.array)
     names.update(sbcast.names(spec, opts, agent, is_step=within is not None, may_move=run_dir == MOVED))
     try:
         text = environment.get_template(name.lstrip("/")).render(names)

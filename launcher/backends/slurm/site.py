@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from launcher.agent.system import users
+from launcher.backends.slurm import inherited
 from launcher.errors import CommandError, SpecError
 from launcher.system import input_file, proc
 
@@ -41,9 +42,15 @@ class Site:
         """Who the user is there."""
         return users.name_of(os.getuid())
 
-    def run(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> CompletedProcess[str]:
-        """Run one of Slurm's commands. Raises `CommandError` if it cannot be started or takes too long."""
-        return proc.run(self.words(argv), timeout_s=timeout_s, stdin=stdin)
+    def run(
+        self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"", without: Sequence[str] = ()
+    ) -> CompletedProcess[str]:
+        """Run one of Slurm's commands. Raises `CommandError` if it cannot be started or takes too long.
+
+        `without`: more variables that it is not to see.
+        """
+        env = inherited.without_them(os.environ, [*inherited.hiding(argv[0]), *without])
+        return proc.run(self.words(argv), timeout_s=timeout_s, stdin=stdin, env=env)
 
     def words(self, argv: Sequence[str]) -> Sequence[str]:
         """The command, for these clusters. A job's own are in its file, as its steps would inherit a variable."""
@@ -82,14 +89,17 @@ class LoginSite(Site):
         """As `Site.user`."""
         return self.login.user
 
-    def run(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> CompletedProcess[str]:
+    def run(
+        self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"", without: Sequence[str] = ()
+    ) -> CompletedProcess[str]:
         """As `Site.run`."""
         from subprocess import CompletedProcess
 
         from launcher.login import remote
 
         try:
-            code, out, said = remote.run(self.login, shlex.join(self.words(argv)), timeout_s=timeout_s, stdin=stdin)
+            body = f"{inherited.unset([*inherited.hiding(argv[0]), *without])}{shlex.join(self.words(argv))}"
+            code, out, said = remote.run(self.login, body, timeout_s=timeout_s, stdin=stdin)
         except remote.UnfinishedError as error:
             raise CommandError(f"{argv[0]} has not ended on {self.login.name} within {timeout_s:.0f} s") from error
         if code == _NOT_FOUND:
@@ -116,7 +126,14 @@ class CommandSite(LoginSite):
 
     has_shell: ClassVar[bool] = False
 
-    def run(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> CompletedProcess[str]:
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: bytes = b"",
+        without: Sequence[str] = (),  # noqa: ARG002 - only a shell could unset them
+    ) -> CompletedProcess[str]:
         """As `LoginSite.run`; a bar between fields is replaced on the way, as it needs quotes."""
         words = shlex.join(word.replace("|", _BAR) for word in self.words(argv))
         try:

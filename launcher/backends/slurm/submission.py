@@ -15,7 +15,7 @@ from launcher import output
 from launcher.agent.outputs.packs import LIST
 from launcher.agent.system.files import SENT_MTIME_S
 from launcher.backends._writing import write_beside, write_files
-from launcher.backends.slurm import jobs, one_file, run_files, submitit
+from launcher.backends.slurm import inherited, jobs, one_file, run_files, submitit
 from launcher.backends.slurm.site import LoginSite
 from launcher.errors import BackendUnavailableError, StorageError
 from launcher.login import remote
@@ -51,9 +51,13 @@ done
 [ -e "runs/$2/agent.pyz" ] || cp "packs/$3" "runs/$2/agent.pyz" || exit 22
 rm -rf "$in" "claims/$2"
 mkdir "runs/$2/submitted-0" 2>/dev/null || exit 23
+unset $4
 cd "runs/$2" && sbatch "$1/runs/$2/job.sbatch"
 """
-"""Takes a tar on stdin; `submitted-0` lets the first attempt be submitted once, whatever becomes of the connection."""
+"""Takes a tar on stdin; `submitted-0` lets the first attempt be submitted once, whatever becomes of the connection.
+
+Its last argument: variables that would override the job file.
+"""
 
 
 _AGAIN = r"""
@@ -63,6 +67,7 @@ cat > "spec.json.$$" || { rm -f "spec.json.$$"; exit 22; }
 [ "$(wc -c < "spec.json.$$")" -eq "$2" ] || { rm -f "spec.json.$$"; exit 21; }
 [ -r job.sbatch ] && rm -f cancel.json && mv -f "spec.json.$$" spec.json || exit 22
 mkdir "submitted-$3" 2>/dev/null || exit 23
+unset $4
 sbatch "$1/job.sbatch"
 """
 """Takes the new spec on stdin; what else the run needs is in its directory."""
@@ -108,7 +113,11 @@ def prepared(site: Site, plan: SlurmPlan, texts: Mapping[str, str], hosts: set[s
             _add(tar, "complete", b"")
 
     def submit() -> str:
-        job_id = _call(site, plan.run_dir.name, name, write)
+        overriding = " ".join(inherited.stated(plan.text))
+        answer = remote.run(
+            site.login, SEND, site.top, plan.run_dir.name, name, overriding, timeout_s=_SBATCH_S, write=write
+        )
+        job_id = _job_id(site, plan.run_dir.name, site.top, answer)
         store.sent(missing)
         return job_id
 
@@ -143,7 +152,10 @@ def again(site: Site, handle: SlurmHandle, attempt: int) -> Submit:
         return partial(submitit.send, str(run_dir / "job.sbatch"))
     file = Path(handle["remote"], "spec.json")  # another host may have submitted it
     text = _spec(file, jobs.specs(site, [handle["remote"]]).get(handle["remote"]), attempt)
-    send = partial(remote.run, site.login, _AGAIN, handle["remote"], str(len(text)), str(attempt))
+    job_file = site.read([f"{handle['remote']}/job.sbatch"])
+    overriding = [name for content in job_file.values() for name in inherited.stated(content.decode(errors="replace"))]
+    words = (handle["remote"], str(len(text)), str(attempt), " ".join(overriding))
+    send = partial(remote.run, site.login, _AGAIN, *words)
     return lambda: _job_id(site, run_dir.name, handle["remote"], send(timeout_s=_SBATCH_S, stdin=text))
 
 
@@ -166,13 +178,6 @@ def _write_pack(snapshot: Snapshot, missing: Missing, target: IO[bytes]) -> None
     info.size, info.mode, info.mtime = pack_bytes(missing.files), 0o600, SENT_MTIME_S
     target.write(info.tobuf(tarfile.PAX_FORMAT))
     write_pack(snapshot, missing.files, target)
-
-
-def _call(site: LoginSite, run: str, agent: str, write: Callable[[IO[bytes]], None]) -> str:
-    """The job's id, of a first attempt."""
-    return _job_id(
-        site, run, site.top, remote.run(site.login, SEND, site.top, run, agent, timeout_s=_SBATCH_S, write=write)
-    )
 
 
 def _job_id(site: LoginSite, run: str, where: str, answer: remote.Answer) -> str:

@@ -9,15 +9,17 @@ sbatch is run from here, as submitit leaves it running when interrupted. A contr
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.backends.slurm import states
+from launcher.backends.slurm import inherited, states
 from launcher.backends.slurm.states import job_of
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError
-from launcher.system import install, proc
+from launcher.system import input_file, install, proc
 
 try:
     from submitit.core.utils import FailedSubmissionError
@@ -58,10 +60,17 @@ def send(job_file: str) -> str:
     """
     check()
     try:
-        done = proc.run(("sbatch", job_file), timeout_s=_SBATCH_S)
+        done = proc.run(("sbatch", job_file), timeout_s=_SBATCH_S, env=_environment(job_file))
     except CommandError as error:
         raise BackendUnavailableError(error.message) from error
     return job_id(done)
+
+
+def _environment(job_file: str) -> dict[str, str]:
+    """That of sbatch, which says itself what is wrong with a file that cannot be read."""
+    with contextlib.suppress(OSError):
+        return inherited.without_them(os.environ, inherited.stated(input_file.read_text(Path(job_file))))
+    return dict(os.environ)
 
 
 def check() -> None:

@@ -1,0 +1,68 @@
+"""What Slurm's commands read from the environment in place of a job file or a command line, and must not.
+
+sbatch takes its variables before the `#SBATCH` lines (sbatch(1), INPUT ENVIRONMENT VARIABLES), and both sbatch and srun
+take those of a job that they are called in.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_STATED = re.compile(r"^#SBATCH\s+--([a-z-]+)", re.MULTILINE)
+_MEMORY = ("MEM_PER_NODE", "MEM_PER_CPU", "MEM_PER_GPU")
+_REQUEUE = ("REQUEUE", "NO_REQUEUE")
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "time": ("TIMELIMIT",),
+    "array": ("ARRAY_INX",),
+    "switches": ("REQ_SWITCH", "WAIT4SWITCH"),
+    **dict.fromkeys(("mem", "mem-per-cpu", "mem-per-gpu"), _MEMORY),
+    **dict.fromkeys(("requeue", "no-requeue"), _REQUEUE),
+}
+"""Options whose variables have other names, or exclude one another."""
+
+_FILTERS = {
+    "squeue": ("ACCOUNT", "LICENSES", "NAMES", "PARTITION", "QOS"),
+    "scancel": ("ACCOUNT", "BATCH", "FULL", "INTERACTIVE", "NAME", "PARTITION", "QOS", "STATE", "USER", "WCKEY"),
+}
+"""By command, what follows its name in variables that would hide jobs from it, or have it ask."""
+
+_OF_CLUSTERS = ("SLURM_CONF", "SLURM_JWT")
+_OF_A_JOB = ("SLURM_", "SRUN_")
+
+
+def stated(job_file: str) -> list[str]:
+    """The variables that would override a line of the job file."""
+    options = sorted(set(_STATED.findall(job_file)))
+    names = [name for option in options for name in _NAMES.get(option, (option.replace("-", "_").upper(),))]
+    return [f"SBATCH_{name}" for name in dict.fromkeys(names)]
+
+
+def hiding(command: str) -> list[str]:
+    """The variables that would change what this command reports of jobs, or does to them."""
+    return ["SLURM_TIME_FORMAT", *(f"{command.upper()}_{name}" for name in _FILTERS.get(command, ()))]
+
+
+def without_them(env: Mapping[str, str], overriding: Iterable[str]) -> dict[str, str]:
+    """The environment of a command that is to do as its words and files say, whatever job this process is in.
+
+    Which clusters to ask stays the user's choice.
+    """
+    chosen = {name: env[name] for name in ("SLURM_CLUSTERS",) if name in env}
+    kept = {**of_no_job(env), **chosen} if "SLURM_JOB_ID" in env else dict(env)
+    for name in overriding:
+        kept.pop(name, None)
+    return kept
+
+
+def unset(overriding: Iterable[str]) -> str:
+    """The same as the beginning of a program for the shell of a login node, where no job is."""
+    return f"unset {' '.join(overriding)}\n"
+
+
+def of_no_job(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment without the job's variables, which srun would take for its options."""
+    return {name: value for name, value in env.items() if not name.startswith(_OF_A_JOB) or name in _OF_CLUSTERS}
