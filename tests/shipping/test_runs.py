@@ -54,7 +54,7 @@ def test_a_packed_environment_is_unpacked_on_the_node(distlaunch: Cli, source: P
 
     assert done.exit_code == 0, done.stderr
     environments.check(environments.lines(done.stdout), 1, tmp_path / "store")
-    assert not list((tmp_path / "store").glob("unpacked-*"))
+    assert not list((tmp_path / "store").glob("unpacked/*"))
 
 
 def test_what_conda_pack_makes_is_unpacked_by_its_own_program(distlaunch: Cli, tmp_path: Path) -> None:

@@ -3,13 +3,46 @@
 from __future__ import annotations
 
 import os
+import socket
+import tarfile
 from typing import TYPE_CHECKING
 
+import pytest
+
+from launcher.agent.environment import sending, source
+from launcher.agent.environment.manifest import digest_of
+from launcher.agent.environment.placing import place
+from launcher.agent.environment.shelf import Shelf
 from launcher.agent.environment.store import Store
 from tests.shipping import environments
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An empty one."""
+    return Store(str(tmp_path / "store"))
+
+
+def made(store: Store, directory: Path) -> Path:
+    """The environment in a directory, made in the store; where it is there."""
+    found = source.of_directory(str(directory), store.directory)
+    digest = digest_of(found.encoded)
+    with store.making(digest):
+        source.read(found, Shelf(store, found.manifest))
+        place(store, digest, found.manifest)
+    os.close(store.use(digest))
+    return directory.parent / "store/envs" / digest
+
+
+def packed(directory: Path) -> Path:
+    """An environment, packed."""
+    path = directory.with_suffix(".tar")
+    with tarfile.open(path, "w") as tar:
+        tar.add(environments.venv(directory), ".")
+    return path
 
 
 def test_nothing_is_removed_in_vain_while_another_run_makes_an_environment(tmp_path: Path) -> None:
@@ -28,3 +61,66 @@ def test_nothing_is_removed_in_vain_while_another_run_makes_an_environment(tmp_p
     assert during == []
     assert after == [str(tmp_path / "first"), str(tmp_path / "second")]
     assert store.size() == 0
+
+
+def test_what_a_killed_start_has_left_is_removed_and_nothing_else(tmp_path: Path, store: Store) -> None:
+    first = environments.venv(tmp_path / "first")
+    kept = made(store, first)
+    (first / "large.bin").write_bytes(b"large" * 100_000)
+    left = made(store, first)
+    left.with_suffix(".json").unlink()
+    unpacked = tmp_path / "store/unpacked/left"
+    unpacked.mkdir(exist_ok=True, parents=True)
+
+    removed = store.prune(400_000)
+
+    assert removed == []
+    assert kept.exists()
+    assert not left.exists()
+    assert not unpacked.exists()
+    assert store.size() < 400_000
+
+
+def test_what_is_only_on_its_way_is_not_taken_for_left(tmp_path: Path, store: Store) -> None:
+    coming, held = tmp_path / "store/envs/coming", tmp_path / "store/envs/held"
+    for each in (coming, held):
+        each.mkdir()
+    another = Store(store.directory)
+    with store.making("coming"):
+        another.prune(1)
+        assert coming.exists()
+    fd = store.use("held")
+    with store.unpacking() as directory:
+        another.prune(1)
+        assert os.path.exists(directory)
+        assert coming.exists()
+    another.prune(1)
+    assert not coming.exists()
+    assert held.exists()
+    os.close(fd)
+    another.prune(1)
+    assert not held.exists()
+
+
+def test_a_number_of_a_process_that_was_killed_may_come_again(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = packed(tmp_path / "packed")
+    (tmp_path / f"store/unpacked-{os.getpid()}").mkdir()
+    (tmp_path / f".distlaunch/environments/unpacked-{socket.gethostname()}-{os.getpid()}").mkdir(0o700, parents=True)
+
+    with source.opened(str(path), store, "") as found:
+        assert found.manifest.total_bytes
+    with sending.opened(str(path), lambda _: None) as here:
+        assert here.total_bytes == found.manifest.total_bytes
+
+
+def test_what_is_compiled_here_counts_as_the_environments_own(tmp_path: Path, store: Store) -> None:
+    first = environments.venv(tmp_path / "first")
+    (module,) = first.glob("lib/python*/site-packages/brought.py")
+    module.write_text(f"TEXT = {'x' * 100_000!r}\n")
+    made(store, first)
+
+    (kept,) = store.kept()
+    assert 100_000 < kept.own_bytes < 150_000

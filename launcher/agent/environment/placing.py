@@ -27,7 +27,7 @@ def place(store: Store, digest: str, manifest: Manifest) -> str:
     _check_home(manifest)
     try:
         with errors_of_disk(store.directory):
-            own_bytes = _lay(store, top, manifest)
+            _lay(store, top, manifest)
         python = os.path.join(top, manifest.python)
         if manifest.kind == CONDA:
             _run([python, os.path.join(top, ENV, "bin/conda-unpack")], _UNPACK_S, "conda-unpack has failed")
@@ -36,7 +36,7 @@ def place(store: Store, digest: str, manifest: Manifest) -> str:
     except BaseException:
         store.forget(digest)
         raise
-    store.complete(digest, manifest, own_bytes)
+    store.complete(digest, manifest, _own_bytes(top))
     return python
 
 
@@ -48,25 +48,29 @@ def _check_home(manifest: Manifest) -> None:
         )
 
 
-def _lay(store: Store, top: str, manifest: Manifest) -> int:
-    """All files and links; returns the size of the files that are this environment's alone."""
+def _own_bytes(top: str) -> int:
+    """The size of what is this environment's alone: texts that name its place, and what was compiled here."""
+    found = [os.lstat(os.path.join(directory, name)) for directory, _, names in os.walk(top) for name in names]
+    return sum(about.st_size for about in found if about.st_nlink == 1)
+
+
+def _lay(store: Store, top: str, manifest: Manifest) -> None:
+    """All files and links."""
     for directory in sorted({os.path.dirname(path) for path in _paths(manifest)}):
         os.makedirs(os.path.join(top, directory), mode=0o755, exist_ok=True)
     os.makedirs(os.path.join(top, _ORIGINALS), exist_ok=True)
-    own, former = 0, _former_places(store, manifest)
+    former = _former_places(store, manifest)
     for file in manifest.files:
         target = os.path.join(top, file.path)
         # conda-unpack writes to its files, so none may be a link.
         own_text = _read(store, file) if manifest.kind == CONDA else _changed(store, top, file, manifest, former)
         if own_text:
             _write(target, own_text, file)
-            own += len(own_text)
             target = os.path.join(top, _ORIGINALS, os.path.basename(store.object(file)))  # kept for other nodes
         if not os.path.lexists(target):
             os.link(store.object(file), target)
     for path, link in manifest.links:
         os.symlink(link, os.path.join(top, path))
-    return own
 
 
 def _paths(manifest: Manifest) -> List[str]:

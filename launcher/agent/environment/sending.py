@@ -67,7 +67,7 @@ class Here:
         """List it; `say` gets what takes a while. Raises `BringError`."""
         self._path, self._say = path, say
         self._kept = _own_directory()
-        self._own = os.path.join(self._kept, f"unpacked-{socket.gethostname()}-{os.getpid()}")
+        self._own = ""
         self._source = self._listed()
         self.encoded = self._source.encoded
         self.notes = self._source.manifest.notes
@@ -76,7 +76,8 @@ class Here:
 
     def close(self) -> None:
         """Remove what was unpacked."""
-        shutil.rmtree(self._own, ignore_errors=True)
+        if self._own:
+            shutil.rmtree(self._own, ignore_errors=True)
 
     def _listed(self) -> sources.Source:
         if os.path.isdir(self._path):
@@ -85,7 +86,10 @@ class Here:
         return sources.known_list(sources.list_of_packed(self._kept, self._path)) or self._unpacked()
 
     def _unpacked(self) -> sources.Source:
+        import tempfile
+
         self._say(f"unpacking {self._path}")
+        self._own = tempfile.mkdtemp(f"-{os.getpid()}", f"unpacked-{socket.gethostname()}-", self._kept)
         return sources.unpacked(self._path, self._own, sources.list_of_packed(self._kept, self._path))
 
     def lacking(self, told: Dict[str, Any]) -> Optional[List[int]]:

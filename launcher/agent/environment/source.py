@@ -56,13 +56,10 @@ def opened(path: str, store: Store, told: str) -> Iterator[Source]:
     if known is not None and not Shelf(store, known.manifest).lacking:  # nothing has to be unpacked
         yield known
         return
-    directory = os.path.join(store.directory, f"unpacked-{os.getpid()}")
-    try:
+    with store.unpacking() as directory:
         with errors_of_disk(store.directory):
             found = unpacked(path, directory, kept)
         yield found
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def of_directory(path: str, kept: str) -> Source:
@@ -72,7 +69,7 @@ def of_directory(path: str, kept: str) -> Source:
 
 
 def unpacked(path: str, directory: str, kept: str) -> Source:
-    """The environment in a packed file, which is unpacked to the directory; `kept`: the file that gets its list."""
+    """The environment in a packed file, unpacked to an empty directory; `kept`: the file that gets its list."""
     _unpack(path, directory)
     manifest = listed(directory, "")._replace(source=os.path.realpath(path))
     encoded = manifest.encode()
@@ -103,7 +100,6 @@ def list_of_packed(directory: str, path: str) -> str:
 
 
 def _unpack(path: str, directory: str) -> None:
-    os.makedirs(directory, mode=0o700)
     if path.endswith(SQUASHFS):
         program = shutil.which("unsquashfs")
         if program is None:

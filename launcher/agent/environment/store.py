@@ -3,8 +3,10 @@
     objects/AB/DIGEST[.x]     a file's content; `.x`: executable
     envs/DIGEST/              an environment; DIGEST.json next to it once it is complete, DIGEST.lock while it is used
     lists/                    what is known of environments that were listed here
+    unpacked/                 packed environments while they are read
 
-What no run has used for longest is removed once all of it is larger than the quota.
+What no run has used for longest is removed once all of it is larger than the quota; before that, what a start that was
+killed has left.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class Store:
         try:
             for each in (
                 self.directory,
-                *(os.path.join(self.directory, name) for name in ("objects", "envs", "lists")),
+                *(os.path.join(self.directory, name) for name in ("objects", "envs", "lists", "unpacked")),
             ):
                 found = trust.make(each)
                 if found is not None:
@@ -141,6 +143,23 @@ class Store:
             os.close(contents)
             os.close(made)
 
+    @contextlib.contextmanager
+    def unpacking(self) -> Iterator[str]:
+        """A new directory for what is packed, removed at the end. Meanwhile no process removes contents."""
+        import shutil
+        import tempfile
+
+        contents = self._locked("", fcntl.LOCK_SH)
+        try:
+            with errors_of_disk(self.directory):
+                directory = tempfile.mkdtemp(dir=os.path.join(self.directory, "unpacked"))
+            try:
+                yield directory
+            finally:
+                shutil.rmtree(directory, ignore_errors=True)
+        finally:
+            os.close(contents)
+
     def _locked(self, digest: str, how: int, ending: str = _LOCK) -> int:
         """A lock of the environment; without a digest, of all contents: they are used, or some are removed."""
         fd = os.open(self.environment(digest) + ending, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -193,10 +212,29 @@ class Store:
             fd = self._locked("", fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        for path in [path for path, about in self._objects() if about.st_nlink == 1]:
-            os.unlink(path)
-        os.close(fd)
+        try:
+            self._remove_left()
+            for path in [path for path, about in self._objects() if about.st_nlink == 1]:
+                os.unlink(path)
+        finally:
+            os.close(fd)
         return True
+
+    def _remove_left(self) -> None:
+        """Remove what starts that were killed have left. No other one makes an environment now, or unpacks one."""
+        import shutil
+
+        for entry in os.scandir(os.path.join(self.directory, "unpacked")):
+            shutil.rmtree(entry.path, ignore_errors=True)
+        complete = {kept.digest for kept in self.kept()}
+        for entry in os.scandir(os.path.join(self.directory, "envs")):
+            if entry.is_dir(follow_symlinks=False) and entry.name not in complete:
+                with contextlib.suppress(BlockingIOError):  # in use, or another process removes it
+                    fd = self._locked(entry.name, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    try:
+                        self.forget(entry.name)
+                    finally:
+                        os.close(fd)
 
     def _objects(self) -> Iterator[Tuple[str, os.stat_result]]:
         for directory in os.scandir(os.path.join(self.directory, "objects")):
