@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import tarfile
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher.agent.environment import sending, source
-from launcher.agent.environment.manifest import digest_of
+from launcher.agent.environment.manifest import STAMP_S, digest_of
 from launcher.agent.environment.placing import place
 from launcher.agent.environment.shelf import Shelf
 from launcher.agent.environment.store import Store
@@ -124,3 +125,29 @@ def test_what_is_compiled_here_counts_as_the_environments_own(tmp_path: Path, st
 
     (kept,) = store.kept()
     assert 100_000 < kept.own_bytes < 150_000
+
+
+def test_equal_files_may_be_more_than_a_file_can_have_links(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each empty `__init__.py` is one content, and ext4 has room for 65,000 links to it."""
+    link = os.link
+
+    def limited(existing: str, new: str) -> None:
+        if os.stat(existing).st_nlink > 3:
+            raise OSError(errno.EMLINK, os.strerror(errno.EMLINK), existing)
+        link(existing, new)
+
+    monkeypatch.setattr(os, "link", limited)
+    directory = environments.venv(tmp_path / "first")
+    (packages,) = directory.glob("lib/python*/site-packages")
+    for number in range(8):
+        (packages / f"equal{number}.py").write_text("EQUAL = True\n")
+    environment = made(store, directory)
+
+    equal = [path.stat() for path in environment.rglob("equal?.py")]
+    assert [(about.st_size, about.st_mode, about.st_mtime) for about in equal] == [(13, 0o100444, STAMP_S)] * 8
+    assert len({about.st_ino for about in equal}) == 3
+    content = {path.stat().st_ino for path in (tmp_path / "store/objects").glob("*/*")}
+    assert len(content & {about.st_ino for about in equal}) == 1
+    assert not list((tmp_path / "store/objects").glob("*/*.[0-9]*"))

@@ -68,7 +68,7 @@ def _lay(store: Store, top: str, manifest: Manifest) -> None:
             _write(target, own_text, file)
             target = os.path.join(top, _ORIGINALS, os.path.basename(store.object(file)))  # kept for other nodes
         if not os.path.lexists(target):
-            os.link(store.object(file), target)
+            store.link(file, target)
     for path, link in manifest.links:
         os.symlink(link, os.path.join(top, path))
 

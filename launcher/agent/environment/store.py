@@ -16,6 +16,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 from typing import Dict, Iterator, List, Optional, Tuple
 
 from ..named_tuple import NamedTuple
@@ -91,6 +92,19 @@ class Store:
             os.utime(fd, (STAMP_S, STAMP_S))
             os.rename(self._part(file), self.object(file))
 
+    def link(self, file: File, target: str) -> None:
+        """Put a link to the content there. Once a file can have no more links, another one takes its place here."""
+        try:
+            os.link(self.object(file), target)
+        except OSError as error:
+            if error.errno != errno.EMLINK:
+                raise
+            with open(self.object(file), "rb") as content, open(self.begin(file), "wb") as another:
+                shutil.copyfileobj(content, another)
+                another.flush()
+                os.link(self._part(file), target)  # before others have it, who may use up its links
+                self.finish(file, another.fileno())
+
     def drop(self, file: File) -> None:
         """Remove content that turned out to be damaged, or is not whole."""
         for path in (self._part(file), self.object(file)):
@@ -117,8 +131,6 @@ class Store:
 
     def forget(self, digest: str) -> None:
         """Remove the environment; contents that no other one has are removed by `prune`."""
-        import shutil
-
         directory = self.environment(digest)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(directory + _DONE)
@@ -146,7 +158,6 @@ class Store:
     @contextlib.contextmanager
     def unpacking(self) -> Iterator[str]:
         """A new directory for what is packed, removed at the end. Meanwhile no process removes contents."""
-        import shutil
         import tempfile
 
         contents = self._locked("", fcntl.LOCK_SH)
@@ -222,8 +233,6 @@ class Store:
 
     def _remove_left(self) -> None:
         """Remove what starts that were killed have left. No other one makes an environment now, or unpacks one."""
-        import shutil
-
         for entry in os.scandir(os.path.join(self.directory, "unpacked")):
             shutil.rmtree(entry.path, ignore_errors=True)
         complete = {kept.digest for kept in self.kept()}
