@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from launcher.agent.environment.store import Store
 from testbed import fixtures
 from tests.shipping import environments
 
@@ -130,6 +131,30 @@ def test_a_node_that_dies_in_the_middle_loses_only_itself(tmp_path: Path, source
         assert results[rank]["secondary"]
         assert large_on(tmp_path, rank).stat().st_size == 160 * MB
     assert large_on(tmp_path, 3).read_bytes() == (source / LARGE).read_bytes()
+
+
+def test_no_other_run_removes_what_a_node_has_while_it_waits_for_the_others(
+    tmp_path: Path, source: Path, start: Start
+) -> None:
+    parts = start(source, [0], 2)
+    limit = time.monotonic() + environments.LIMIT_S
+    while not (complete := glob.glob(f"{tmp_path}/disk0/envs/*.json")):
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    store = Store(str(tmp_path / "disk0"))
+    mine = False
+    while not mine:
+        assert time.monotonic() < limit
+        with store.making(Path(complete[0]).stem) as mine:
+            pass
+    removed = store.prune(1)
+    parts |= start(source, [1], 2)
+    results = [parts[rank].result() for rank in range(2)]
+
+    assert removed == []
+    assert [result.get("error") for result in results] == [None, None]
+    assert Path(results[0]["python"]).exists()
+    assert store.prune(1) == [str(source)]
 
 
 def test_damage_on_a_nodes_disk_is_noticed_by_the_next_one(tmp_path: Path, source: Path, start: Start) -> None:

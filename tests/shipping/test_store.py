@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import socket
+import sys
 import tarfile
+import zlib
 from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.agent.environment import sending, source
+from launcher.agent.environment import sending, source, stage
 from launcher.agent.environment.manifest import STAMP_S, digest_of
 from launcher.agent.environment.placing import place
 from launcher.agent.environment.shelf import Shelf
 from launcher.agent.environment.store import Store
+from launcher.agent.job import Job
+from launcher.agent.ssh import environment as received
 from tests.shipping import environments
 
 if TYPE_CHECKING:
@@ -151,3 +156,56 @@ def test_equal_files_may_be_more_than_a_file_can_have_links(
     content = {path.stat().st_ino for path in (tmp_path / "store/objects").glob("*/*")}
     assert len(content & {about.st_ino for about in equal}) == 1
     assert not list((tmp_path / "store/objects").glob("*/*.[0-9]*"))
+
+
+@pytest.fixture
+def removed_at_last(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run is removing the environment when it is used for the first time: that waits until it is gone."""
+    use, left = Store.use, [1]
+
+    def late(self: Store, digest: str) -> int:
+        if left:
+            left.pop()
+            store.forget(digest)
+        return use(self, digest)
+
+    monkeypatch.setattr(Store, "use", late)
+
+
+def test_what_another_run_was_removing_is_made_again(
+    tmp_path: Path, store: Store, request: pytest.FixtureRequest
+) -> None:
+    directory = environments.venv(tmp_path / "first")
+    digest = made(store, directory).name
+    request.getfixturevalue("removed_at_last")
+    about = {"source": str(directory), "dir": store.directory}
+    job = Job(
+        command=["true"], kind="program", cwd="/", env={}, run="r", directory=str(tmp_path), rendezvous={},
+        max_nodes=1, min_nodes=1, env_ship=about,
+    )  # fmt: skip
+    brought = stage.NodePart(job, 0, f"{tmp_path}/spec.json", lambda *_, **__: None).bring()
+    os.close(brought.lock)
+
+    assert brought.digest == digest
+    assert brought.new
+    assert os.path.exists(brought.python)
+
+
+def test_what_another_run_was_removing_on_the_host_that_it_is_sent_to_is_made_again(
+    tmp_path: Path, store: Store, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = environments.venv(tmp_path / "first")
+    digest = made(store, directory).name
+    encoded = zlib.compress(source.of_directory(str(directory), store.directory).encoded)
+    asked = b'{"bytes":%d}\n%b{"do":"end"}\n' % (len(encoded), encoded)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(asked)))
+    in_use: list[int] = []
+    monkeypatch.setattr(received, "_in_use", in_use)
+    request.getfixturevalue("removed_at_last")
+    told = {"dir": store.directory, "directory": str(tmp_path), "source": "/nowhere", "mark": [], "quota_bytes": 10**12}
+    received.bring(told, lambda _: None)
+    for fd in in_use:
+        os.close(fd)
+
+    assert len(in_use) == 1
+    assert store.is_complete(digest)

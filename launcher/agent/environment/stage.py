@@ -56,6 +56,9 @@ class Brought(NamedTuple):
     new: bool
     """Whether it was not there before."""
 
+    lock: int
+    """A descriptor that keeps it from being removed, by any run, since it was seen to be there."""
+
 
 def become(job: Job, rank: int, stream: int, spec: str) -> Refused:
     """Bring the environment and become an agent in it; returns only if that fails."""
@@ -66,13 +69,12 @@ def become(job: Job, rank: int, stream: int, spec: str) -> Refused:
             assert job.env_ship
             node.say("waiting", what=f"the environment from {job.env_ship['source']}", limit_s=job.rdzv_timeout_s)
             brought = node.bring()
-            lock = node.store.use(brought.digest)
             about = {"received_bytes": brought.received_bytes, "linked_bytes": brought.linked_bytes}
             removed = node.store.prune(int(job.env_ship["quota_bytes"])) if brought.new else []
             notes = [f"removed, as it was not used for longest: the environment from {path}" for path in removed]
             duration = round(time.monotonic() - began, 3)
             node.say("environment", path=brought.python, notes=notes, duration_s=duration, **about)
-        _become(brought.python, lock, node.listener)
+        _become(brought.python, brought.lock, node.listener)
     except _SignalError as told:
         return Refused("the run was stopped while the environment was brought", signal=told.number)
     except StoppedError as stopped:
@@ -248,11 +250,13 @@ class NodePart:
         manifest = decode(encoded)
         while True:
             with self.store.making(digest) as mine:
-                if not mine and not self.store.is_complete(digest):
+                lock = self.store.use(digest)  # first: what is ready then stays, also while all wait for other nodes
+                ready = self.store.is_complete(digest)
+                if not mine and not ready:
+                    os.close(lock)
                     time.sleep(_LOOK_S)  # another node on this host makes it
                     continue
                 shelf = self._shelf = Shelf(self.store, manifest)
-                ready = self.store.is_complete(digest)
                 try:
                     if always or not ready:
                         fill(shelf)
@@ -261,8 +265,9 @@ class NodePart:
                 except BaseException as error:
                     shelf.fail(str(error))
                     shelf.close()
+                    os.close(lock)
                     raise
             break
         python = os.path.join(self.store.environment(digest), manifest.python)
         received = shelf.received_bytes
-        return Brought(digest, python, received, manifest.total_bytes - received, not ready)
+        return Brought(digest, python, received, manifest.total_bytes - received, not ready, lock)

@@ -63,10 +63,10 @@ def _receive(request: Request, told: str, answer: Answer) -> Request:
                 answer({"received": True})
             if shelf.lacking:
                 raise HostError(f"{len(shelf.lacking)} pieces of the environment have not come")
+        _in_use.append(store.use(digest))  # first: what is complete then stays
         is_new = not store.is_complete(digest)
         if is_new:
             place(store, digest, manifest)
-        _in_use.append(store.use(digest))
     os.makedirs(os.path.dirname(told), mode=0o700, exist_ok=True)
     files.write_whole(told, encoded, 0o600, sync=False)
     return {"sees": False, "removed": store.prune(int(request["quota_bytes"])) if is_new else []}
