@@ -189,7 +189,8 @@ class Run:
         """Stop it as a preemption does, and start it on the cluster `to` as its next attempt: the run as it is there.
 
         `carry`: patterns of the files to bring there, `node`: as for `fetch`. Returns once it may start there. Raises
-        `LaunchError`: before it is stopped if that cluster cannot take it; later, `requeue` continues it where it was.
+        `LaunchError`: before it is stopped if that cluster cannot take it; later, `requeue` continues it where it was,
+        on Kubernetes without files that it has lost; another `move` brings those that were fetched.
         """
         record = directories.again(self._record)
         patterns = (carry,) if isinstance(carry, str) else tuple(carry)

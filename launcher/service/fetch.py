@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher import backends
+from launcher import backends, output
+from launcher.agent.outputs import signs
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError, RequestError, StorageError
 from launcher.service import fetch_node, observe
 from launcher.service.fetch_node import Files, Node, Progress
@@ -77,7 +78,7 @@ class Transfer:
             raise RequestError(f"{run.id} has written its files where you can read them", hint=hint)
         self._patterns, self._to, self._nodes = patterns, to, nodes
         self._begun: dict[int, Question[Files]] = {}
-        self._progress = Progress()
+        self._progress, self._told = Progress(), False
         self._connecting = threading.BoundedSemaphore(_CONNECTING)
         self._transferring = threading.BoundedSemaphore(_TRANSFERRING)
 
@@ -111,17 +112,34 @@ class Transfer:
                 finally:
                     outputs.close()
         connected: Outputs | None = None
+        found: Files | None = None
         try:
             with self._connecting:  # the agent waits while we are connected
                 connected = self._backend.open_outputs(self._run.known, rank)
             with self._transferring:
-                return self._from(connected, rank)
+                found = self._from(connected, rank)
+        except LaunchError as error:
+            if connected is not None:
+                self._tell(rank, error)
+            raise
+        else:
+            return found
         finally:
             until()
             if connected is not None:
-                with suppress(LaunchError):
-                    connected.release()
+                if found is not None:  # else the agent waits a while for another try
+                    with suppress(LaunchError):
+                        connected.release()
                 connected.close()
+
+    def _tell(self, rank: int, error: LaunchError) -> None:
+        """Say, once for all nodes, that files can still be fetched: the error itself is raised after the run's end."""
+        if not self._told and not self._progress.given_up:
+            self._told = True
+            output.warn(
+                f"not fetched from node {rank}: {error.message}; distlaunch fetch {self._run.id} --node {self._nodes} "
+                f"can try again for {signs.ALONE_S:.0f} s, or {signs.ALONE_STOPPED_S:.0f} s after a request to end"
+            )
 
     def _from(self, outputs: Outputs, rank: int) -> Files:
         below = "" if self._backend.shares_outputs or self._nodes != ALL else _directory(self._run.hosts, rank)

@@ -26,6 +26,7 @@ from launcher.system.dataclass import replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from launcher.results.race import Race, Try
     from launcher.results.run import RunState
@@ -58,21 +59,41 @@ def _stopped_and_moved(run: Run, to: str, patterns: Sequence[str], nodes: str) -
     """The same; the caller holds the lock for moves of the run."""
     state = observe.state_of(run)
     _check_end(run, state)
-    planned = _planned(run, to, int(state["attempt"] or 0) + 1)
+    attempt, loses = int(state["attempt"] or 0), observe.backend_of(run).loses_outputs
+    planned = _planned(run, to, attempt + 1)
     fetch.nodes_of(run, nodes)
-    directory = run.root / run.id / "carried"
+    directory = run.root / run.id / f"carried-{attempt}"
     try:
         state, files = carrying.stopped(run, state, patterns, nodes, directory)
         _check_end(run, state)
-        return _moved(run, planned, files)
+        moved = _moved(run, planned, files)
     except BaseException:
-        if (directories.again(run).result or {}).get("state", "success") != "success":
-            output.warn(
-                f"{run.id} is stopped, and was not started on {to}; distlaunch requeue {run.id} continues where it was"
-            )
+        if not loses:
+            shutil.rmtree(directory, ignore_errors=True)
+        _say_what_is_left(run, to, directory)
         raise
-    finally:
+    if files:  # else an earlier move may have left the only copy there
         shutil.rmtree(directory, ignore_errors=True)
+    return moved
+
+
+def _say_what_is_left(run: Run, to: str, directory: Path) -> None:
+    """Say how a run that was not moved can go on. `directory`: of the files, if they are lost where it was."""
+    now = directories.again(run)
+    if now.path != run.path:
+        return  # it is there, with its files
+    if directory.exists():
+        rest = f"what was fetched of its files is kept in {directory}"
+        if carrying.complete(directory):
+            rest = (
+                f"its files are kept in {directory}: the same command continues with them; distlaunch requeue {run.id} "
+                "starts it where it was, without them unless its cluster has kept them"
+            )
+        output.warn(f"{run.id} was not started on {to}, and {rest}")
+    elif (now.result or {}).get("state", "success") != "success":
+        output.warn(
+            f"{run.id} is stopped, and was not started on {to}; distlaunch requeue {run.id} continues where it was"
+        )
 
 
 def _check_end(run: Run, state: RunState) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import threading
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,14 @@ import pytest
 
 from launcher import output
 from launcher.agent.node import holding
+from launcher.agent.outputs import signs
 from launcher.agent.outputs.tree import Tree
-from launcher.backends._outputs import RemoteOutputs
-from launcher.errors import CommandError
+from launcher.backends._outputs import RemoteOutputs, SharedOutputs
+from launcher.errors import CommandError, StorageError
 from launcher.payload import agent_archive
 from launcher.runs import directories
-from launcher.service import fetch
+from launcher.runs.records import Run
+from launcher.service import fetch, observe
 from launcher.system.pipes import ProgramBridge
 
 if TYPE_CHECKING:
@@ -97,7 +100,7 @@ WAITED_FOR = "import sys; from launcher.agent.outputs import serve; serve._ALIVE
 @pytest.mark.slow
 def test_an_agent_waits_as_long_as_a_launcher_is_connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not up to its own limit if the launcher is gone; and only until the launcher has released it."""
-    monkeypatch.setattr(holding, "_ALONE_S", 3.0)
+    monkeypatch.setattr(signs, "ALONE_S", 3.0)
     job = {"cwd": str(tmp_path), "directory": str(tmp_path), "hold_s": 600.0, "hold_node": None}
     (tmp_path / "spec.json").write_text(json.dumps(job))
     place: Any = SimpleNamespace(job=SimpleNamespace(**job, heartbeat_s=10.0, grace_s=30.0), node_rank=1)
@@ -113,7 +116,7 @@ def test_an_agent_waits_as_long_as_a_launcher_is_connected(tmp_path: Path, monke
     argv = (sys.executable, "-c", WAITED_FOR, str(tmp_path / "spec.json"))
     bridge = ProgramBridge(argv)
     outputs, waits = RemoteOutputs("here", bridge), waiting()
-    waits.join(2 * holding._ALONE_S)
+    waits.join(2 * signs.ALONE_S)
     while_connected = waits.is_alive()
     bridge._process.kill()
     waits.join(LIMIT_S)
@@ -134,6 +137,37 @@ def test_a_full_disk_is_one_error_and_leaves_nothing_half_written(run: str, dist
     assert done.exit_code == 4
     assert done.stderr.count("error[storage]: cannot write") == 1
     assert [path for path in small_disk.rglob("*") if path.is_file()] == []
+
+
+def test_a_node_that_waits_is_released_only_once_its_files_are_here(
+    tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As they are lost with it. It waits on for another try, up to its own limit."""
+    (tmp_path / "model.pt").write_bytes(CONTENT)
+    (tmp_path / "spec.json").write_text(json.dumps({"cwd": str(tmp_path)}))
+    done: list[str] = []
+    outputs: Any = SharedOutputs(tmp_path)
+    outputs.release, outputs.close = (partial(done.append, name) for name in ("release", "close"))
+    backend = SimpleNamespace(has_outputs=True, shares_outputs=False, open_outputs=lambda *_: outputs, name="k8s")
+    backend.sees_outputs = lambda: False
+    monkeypatch.setattr(observe, "backend_of", lambda _: backend)
+    handle: Any = {"hosts": ["n0"]}
+    found = Run(id="a-20250101-120000-abcd", path=tmp_path, backend="k8s", handle=handle)
+
+    def fetched(to: Path) -> None:
+        transfer = fetch.Transfer(found, ["model.pt"], to, "0")
+        transfer.begin(0, lambda: done.append("until"))
+        transfer.fetched()
+
+    with pytest.raises(StorageError):
+        fetched(small_disk / "here")
+    failed, said = done.copy(), capfd.readouterr().err
+    fetched(tmp_path / "here")
+
+    assert failed == ["until", "close"]
+    assert f"distlaunch fetch {found.id} --node 0 can try again for 60 s, or 10 s after a request to end" in said
+    assert done[len(failed) :] == ["until", "release", "close"]
+    assert (tmp_path / "here/model.pt").read_bytes() == CONTENT
 
 
 def test_a_file_that_changes_meanwhile_is_read_once_more_and_then_named(run: str, distlaunch: Cli) -> None:

@@ -6,7 +6,7 @@ import os
 import time
 from typing import Callable, Optional
 
-from ..outputs.signs import CONNECTED, HELD, RELEASED, WAITING
+from ..outputs import signs
 from ..stream.writer import Writer
 from ..system import files
 from .place import Place
@@ -14,8 +14,6 @@ from .stops import Stops
 
 _LOOK_S = 0.1
 _ASKED_S = 600.0
-_ALONE_S, _ALONE_STOPPED_S = 60.0, 10.0
-"""After this long without a connection, there is no launcher that would fetch; the latter if the run is to end."""
 
 
 def hold(place: Place, out: Writer, stops: Stops, stopped: Callable[[], bool], result: str) -> None:
@@ -24,17 +22,17 @@ def hold(place: Place, out: Writer, stops: Stops, stopped: Callable[[], bool], r
     `result`: how the node has ended.
     """
     job = place.job
-    released, connected = (os.path.join(job.directory, name) for name in (RELEASED, CONNECTED))
-    asked = os.path.exists(os.path.join(job.directory, HELD))
+    released, connected = (os.path.join(job.directory, name) for name in (signs.RELEASED, signs.CONNECTED))
+    asked = os.path.exists(os.path.join(job.directory, signs.HELD))
     now = time.monotonic()
     limit, heartbeat_at, signals = now + (job.hold_s or _ASKED_S * asked), now + job.heartbeat_s, 0
     limit = limit if stops.kill_at is None else min(limit, stops.kill_at)
-    alone_s = _ALONE_S if stops.reason is None else _ALONE_STOPPED_S
+    alone_s = signs.ALONE_S if stops.reason is None else signs.ALONE_STOPPED_S
     wanted = asked or job.hold_node in (None, place.node_rank)
     if not wanted or limit <= now or os.path.exists(released):
         return
     if asked:
-        files.write_whole(os.path.join(job.directory, WAITING), b"", 0o600, sync=False)
+        files.write_whole(os.path.join(job.directory, signs.WAITING), b"", 0o600, sync=False)
     out.event("outputs_ready", limit_s=round(limit - now, 3), result=result)
     sign, alone_since = _time_of(connected), now
     while not os.path.exists(released) and now < min(limit, alone_since + alone_s):

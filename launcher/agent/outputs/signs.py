@@ -13,3 +13,6 @@ CONNECTED = "fetching"
 
 HELD, WAITING = "held", "waiting"
 """In the run's directory: the agent is to wait until its files are fetched; and it does."""
+
+ALONE_S, ALONE_STOPPED_S = 60.0, 10.0
+"""After this long without a connection, there is no launcher that would fetch; the latter if the run is to end."""
