@@ -101,7 +101,7 @@ def test_every_kind_gives_each_node_its_rank_and_reports_a_failure(kinds: User) 
 
 def test_a_deleted_pod_of_a_jobset_starts_the_run_again_without_a_follower(kinds: User) -> None:
     kinds.write("waits.py", WAITS)
-    run = kinds.detached("--kind", "jobset", "--nodes", "2", "waits.py")
+    run = kinds.detached("--kind", "jobset", "--nodes", "2", "--name", "a-name-of-thirty-two-characters0", "waits.py")
     kinds.wait_printed(run, "ready", 2)
     assert kinds("logs", run).stdout.count("ready") == 2, "a command has looked, and has exited"
 
@@ -145,7 +145,9 @@ def test_cancel_leaves_nothing_of_any_kind(kinds: User) -> None:
     runs = {}
     for kind in ("jobset", "trainjob", *OPERATED):
         rules = yaml.safe_load(kinds("k8s", "--print-role", "--kind", kind).stdout)["rules"]
-        runs[kind] = kinds.with_rights(f"has-{kind}", rules).detached("--kind", kind, "waits.py")
+        runs[kind] = kinds.with_rights(f"has-{kind}", rules).detached(
+            "--kind", kind, "--name", "a-name-of-thirty-two-characters0", "waits.py"
+        )
     for run in runs.values():
         kinds.wait_printed(run, "ready", 1)
 
