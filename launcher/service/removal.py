@@ -35,7 +35,7 @@ def check(run: Run, *, force: bool = False) -> None:
 
 
 def remove(run: Run, *, force: bool = False) -> None:
-    """Remove the run, which `check` has accepted, from its cluster and hosts, and its directory.
+    """Remove the run from its cluster and hosts, and its directory. Raises `RequestError` as `check` does.
 
     `force`: remove its directory even if the cluster or a host cannot be reached.
     """
@@ -43,10 +43,11 @@ def remove(run: Run, *, force: bool = False) -> None:
     if own.is_symlink():  # adopted: it is removed here only
         own.unlink()
         return
-    recorded = directories.recorded(run.root, run.id)
-    tries = [each["run"] for each in (recorded.race or {"tries": []})["tries"]]
-    parts = [recorded, *(directories.read(own / races.TRIES, name) for name in tries if name != run.id)]
     with lock.hold(own, "rm"):
+        check(directories.again(run), force=force)  # it may have been started again since
+        recorded = directories.recorded(run.root, run.id)
+        tries = [each["run"] for each in (recorded.race or {"tries": []})["tries"]]
+        parts = [recorded, *(directories.read(own / races.TRIES, name) for name in tries if name != run.id)]
         for each in parts:
             if each.handle is not None and not each.damaged:
                 try:

@@ -1,0 +1,54 @@
+"""Runs that are removed while something else happens to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from launcher.errors import RequestError
+from launcher.runs import directories, records
+from launcher.runs.liveness import Liveness
+from launcher.service import observe, removal
+from tests.runs.test_runs import make
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from launcher.runs.handle import Handle
+
+NAME = "train-20250101-000000-abcd"
+
+
+class Cluster:
+    """A backend on which each run runs."""
+
+    def __init__(self) -> None:
+        self.removed: list[Handle] = []
+
+    def liveness(self, _handle: Handle) -> Liveness:
+        return Liveness(nodes=("running",))
+
+    def remove(self, handle: Handle) -> None:
+        self.removed.append(handle)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """The backend of all runs."""
+    found = Cluster()
+    monkeypatch.setattr(observe, "backend_of", lambda _run: found)
+    return found
+
+
+def test_a_run_that_was_started_again_after_the_check_is_kept(tmp_path: Path, cluster: Cluster) -> None:
+    make(tmp_path, NAME)
+    ended = directories.find(tmp_path, NAME)
+    removal.check(ended)
+
+    records.start_again(ended, {"run_dir": str(ended.path)}, attempt=1)
+    with pytest.raises(RequestError, match="has not ended"):
+        removal.remove(ended)
+
+    assert cluster.removed == []
+    assert directories.find(tmp_path, NAME).attempt == 1
