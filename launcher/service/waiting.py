@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from launcher import spec
 from launcher.console import live_line
-from launcher.errors import RequestError, RunContinuesError
+from launcher.errors import RequestError, RunContinuesError, StorageError
+from launcher.results import run as results
+from launcher.runs import directories
 from launcher.service import observe, putting_aside
 from launcher.system import amounts
 from launcher.system.question import Question
@@ -27,7 +29,7 @@ _ANSWERS_S = 10.0
 def wait(runs: Sequence[Run], *, first: bool = False, timeout: str | None = None) -> list[tuple[Run, RunState]]:
     """Wait until all runs have ended, or only the first one; returns those that have, with their states.
 
-    Raises `RunContinuesError` after `timeout`, and `RequestError` for a run that will never end.
+    Raises `RunContinuesError` after `timeout`, and `RequestError` for a run that will never end, or was removed.
     """
     began = time.monotonic()
     limit_s = None if timeout is None else spec.parse_duration(timeout, "timeout")
@@ -36,7 +38,9 @@ def wait(runs: Sequence[Run], *, first: bool = False, timeout: str | None = None
     left = list(by_id)
     pause = _POLL_S[0]
     while True:
-        states = _states([by_id[name] for name in left], None if limit_s is None else began + limit_s)
+        seen = _seen([by_id[name] for name in left], None if limit_s is None else began + limit_s)
+        by_id |= {name: run for name, (run, _) in seen.items()}
+        states = {name: state for name, (_, state) in seen.items()}
         ended |= {name: state for name, state in states.items() if state["exit_code"] is not None}
         left = [name for name in left if name not in ended]
         if not left or (first and ended):
@@ -69,16 +73,32 @@ def _about(state: RunState) -> str:
     return f"{state['state']}: {state['detail']}" if says_more else state["state"]
 
 
-def _states(runs: Sequence[Run], limit: float | None) -> dict[str, RunState]:
-    """The states of these runs; none if a cluster has not answered by `limit`, on the monotonic clock."""
+def _seen(runs: Sequence[Run], limit: float | None) -> dict[str, tuple[Run, RunState]]:
+    """These runs and their states; none if a cluster has not answered by `limit`, on the monotonic clock."""
 
-    def ask() -> dict[str, RunState]:
-        return {run.id: observe.state_of(run) for run in runs}
+    def ask() -> dict[str, tuple[Run, RunState]]:
+        return {run.id: _now(run) for run in runs}
 
     if limit is None:
         return ask()
     question = Question(ask, "wait")
     return question.answer() if question.answered(max(_ANSWERS_S, limit - time.monotonic())) else {}
+
+
+def _now(run: Run) -> tuple[Run, RunState]:
+    """The run as it is recorded now, and its state. Raises `RunNotFoundError` if it was removed."""
+    try:
+        found = directories.again(run)
+        if run.race is not None:  # its launcher may have ended before a cluster got it
+            from launcher.service import race_left  # few runs need it
+
+            found = race_left.caught_up(found)
+        state = observe.state_of(found)
+        if state["exit_code"] is not None:
+            directories.again(run)  # nothing is left to read of a run that was removed meanwhile: it would have failed
+    except StorageError as error:  # a network file system may recover
+        return run, results.nothing("unknown", error.message)
+    return found, state
 
 
 def _check(states: dict[str, RunState]) -> None:

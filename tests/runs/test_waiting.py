@@ -1,0 +1,104 @@
+"""`wait`, while something else changes the run."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from launcher.console import live_line
+from launcher.errors import RunNotFoundError
+from launcher.runs import directories, lock, races, records
+from launcher.runs.liveness import Liveness
+from launcher.service import observe, waiting
+from tests.runs.test_runs import make
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from launcher.results.race import Race, Try
+    from launcher.runs.handle import Handle
+    from launcher.runs.liveness import NodeState
+
+NAME = "train-20250101-000000-abcd"
+OTHER = "train-20250101-000000-abce"
+ENDED = {"state": "success", "exit_code": 0, "cause": None, "nodes": []}
+FAILED = {**ENDED, "state": "failed", "exit_code": 1}
+
+
+@pytest.fixture(autouse=True)
+def nodes(monkeypatch: pytest.MonkeyPatch) -> list[NodeState]:
+    """What the cluster says of the nodes of all runs."""
+    states: list[NodeState] = ["running"]
+
+    class Cluster:
+        name = "local"
+
+        def liveness(self, _handle: Handle) -> Liveness:
+            return Liveness(nodes=tuple(states))
+
+    monkeypatch.setattr(observe, "backend_of", lambda _run: Cluster())
+    return states
+
+
+@pytest.fixture
+def after_polls(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """What happens after the first poll, after the second, and so on."""
+    steps: list[Callable[[], object]] = []
+    monkeypatch.setattr(live_line, "show", lambda _text: steps.pop(0)() if steps else None)
+    return steps
+
+
+def test_a_run_that_is_being_submitted_is_waited_for(tmp_path: Path, after_polls: list[Callable[[], object]]) -> None:
+    run = make(tmp_path, NAME, created=time.time() - 1000, result=None)
+    with ExitStack() as held:
+        held.enter_context(lock.hold(run.path, "local", submits=True))
+
+        def submitted() -> None:
+            records.record_handle(run, {"run_dir": str(run.path), "job_id": "7"})
+            held.close()
+
+        after_polls += [submitted, lambda: None, lambda: records.finish(run, ENDED)]
+        ((ended, state),) = waiting.wait([run], timeout="60s")
+
+    assert (state["state"], ended.job_id) == ("success", "7")
+
+
+def test_a_run_that_no_launcher_decides_ends_with_its_last_try(
+    tmp_path: Path, after_polls: list[Callable[[], object]]
+) -> None:
+    tries: list[Try] = [
+        {
+            "run": OTHER, "cluster": "a", "tried_at": 1.0, "granted_at": None, "cancelled_at": None, "ended_at": None,
+            "problem": None,
+        }
+    ]  # fmt: skip
+    race: Race = {"start": "first", "limit": 1, "claim": None, "wait_s": 300.0, "asked": [], "tries": tries}
+    run = records.note_race(make(tmp_path, NAME, result=None), race)
+    tried = make(run.path / races.TRIES, OTHER, result=None)
+    records.record_handle(tried, {"run_dir": str(tried.path)})
+    after_polls += [lambda: None, lambda: records.finish(tried, FAILED)]
+
+    ((_, state),) = waiting.wait([directories.find(tmp_path, NAME)], timeout="20s")
+
+    assert state["state"] == "failed"
+    assert state["cause"]
+    assert "no cluster is left" in state["cause"]["message"]
+
+
+def test_a_run_that_is_removed_is_one_that_does_not_exist(
+    tmp_path: Path, after_polls: list[Callable[[], object]], nodes: list[NodeState]
+) -> None:
+    run = records.record_handle(make(tmp_path, NAME, result=None), {"run_dir": str(tmp_path / NAME)})
+
+    def removed() -> None:
+        shutil.rmtree(run.path)
+        nodes[:] = ["ended"]
+
+    after_polls.append(removed)
+    with pytest.raises(RunNotFoundError):
+        waiting.wait([run], timeout="60s")
