@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from launcher import spec
 from launcher.console import live_line
-from launcher.errors import RequestError, RunContinuesError, StorageError
+from launcher.errors import RequestError, RunContinuesError, StorageError, UntrustedError
 from launcher.results import run as results
 from launcher.runs import directories
 from launcher.service import observe, putting_aside
@@ -25,6 +25,9 @@ _POLL_S = (0.1, 10.0)
 _ANSWERS_S = 10.0
 """How long a cluster may take to answer, also beyond `timeout`: the run may have ended in time."""
 
+_LOST_S = 5.0
+"""How long nothing of a run is there until it counts as lost: files may be out of reach for a moment."""
+
 
 def wait(runs: Sequence[Run], *, first: bool = False, timeout: str | None = None) -> list[tuple[Run, RunState]]:
     """Wait until all runs have ended, or only the first one; returns those that have, with their states.
@@ -35,6 +38,7 @@ def wait(runs: Sequence[Run], *, first: bool = False, timeout: str | None = None
     limit_s = None if timeout is None else spec.parse_duration(timeout, "timeout")
     ended: dict[str, RunState] = {}
     by_id = {run.id: run for run in runs}
+    lost: dict[str, float] = {}
     left = list(by_id)
     pause = _POLL_S[0]
     while True:
@@ -48,7 +52,7 @@ def wait(runs: Sequence[Run], *, first: bool = False, timeout: str | None = None
             for run, state in found:
                 putting_aside.after(run, state)
             return found
-        _check(states)
+        lost = _lost(states, lost)
         waited = time.monotonic() - began
         if limit_s is not None and (waited >= limit_s or not states):
             silent = "" if states else ", as far as is known: the last question was not answered"
@@ -96,13 +100,18 @@ def _now(run: Run) -> tuple[Run, RunState]:
         state = observe.state_of(found)
         if state["exit_code"] is not None:
             directories.again(run)  # nothing is left to read of a run that was removed meanwhile: it would have failed
-    except StorageError as error:  # a network file system may recover
+    except (StorageError, UntrustedError) as error:  # a network file system may recover
         return run, results.nothing("unknown", error.message)
     return found, state
 
 
-def _check(states: dict[str, RunState]) -> None:
-    """Raise for a run of which nothing runs, so that it cannot end."""
-    for name, state in states.items():
-        if state["exit_code"] is None and state["state"] == "unknown" and not state["nodes"]:
-            raise RequestError(f"{name} will not end: {_about(state)}", hint=f"distlaunch status {name}")
+def _lost(states: dict[str, RunState], before: dict[str, float]) -> dict[str, float]:
+    """Since when nothing of which runs is there. Raises for one that stays so, as it cannot end."""
+    now = time.monotonic()
+    nowhere = {name: state for name, state in states.items() if state["state"] == "unknown" and not state["nodes"]}
+    # An array has no nodes of its own. Its tasks are unknown while the cluster is silent.
+    since = {name: before.get(name, now) for name, state in nowhere.items() if not state.get("tasks")}
+    for name, began in since.items():
+        if now - began >= _LOST_S:
+            raise RequestError(f"{name} will not end: {_about(states[name])}", hint=f"distlaunch status {name}")
+    return since

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from launcher.agent.system import trust as rule
 from launcher.console import live_line
-from launcher.errors import RunNotFoundError
+from launcher.errors import RequestError, RunNotFoundError
 from launcher.runs import directories, lock, races, records
 from launcher.runs.liveness import Liveness
 from launcher.service import observe, waiting
+from launcher.system.dataclass import replace
 from tests.runs.test_runs import make
 
 if TYPE_CHECKING:
@@ -102,3 +104,40 @@ def test_a_run_that_is_removed_is_one_that_does_not_exist(
     after_polls.append(removed)
     with pytest.raises(RunNotFoundError):
         waiting.wait([run], timeout="60s")
+
+
+def test_a_job_array_is_waited_for_while_the_cluster_is_silent(
+    tmp_path: Path, after_polls: list[Callable[[], object]], nodes: list[NodeState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "_LOST_S", 0.0)
+    run = make(tmp_path, NAME, result=None)
+    run = records.record_handle(replace(run, plan={**run.plan, "tasks": [0, 1]}), {"run_dir": str(run.path)})
+    for index in run.tasks:
+        run.task(index).path.mkdir(parents=True)
+    nodes[:] = ["unknown"]
+
+    after_polls += [lambda: None, lambda: [records.finish(run.task(index), ENDED) for index in run.tasks]]
+    ((_, state),) = waiting.wait([run], timeout="60s")
+
+    assert state["state"] == "success"
+
+
+def test_a_run_whose_files_are_out_of_reach_is_waited_for_and_one_that_was_never_sent_is_not(
+    tmp_path: Path, after_polls: list[Callable[[], object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make(tmp_path, NAME, result=None)
+    records.record_handle(run, {"run_dir": str(run.path)})
+    run.stream_path(0).mkdir(parents=True)  # reading it is an error
+    stale = rule.Problem(f"{run.path}: Stale file handle", "")
+    problems = [None, stale]
+    monkeypatch.setattr(rule, "problem", lambda *_args, **_more: problems.pop(0) if problems else None)
+    after_polls += [lambda: None, lambda: records.finish(run, ENDED)]
+
+    ((_, state),) = waiting.wait([run], timeout="60s")
+
+    assert state["state"] == "success"
+    assert not problems
+    monkeypatch.setattr(waiting, "_LOST_S", 0.5)
+    never = make(tmp_path, OTHER, created=1.0, result=None)
+    with pytest.raises(RequestError, match="will not end"):
+        waiting.wait([never], timeout="60s")
