@@ -25,6 +25,20 @@ def test_a_reader_that_closes_the_pipe_is_not_an_error(distlaunch: Cli, args: li
     assert (done.exit_code, done.stderr.replace(f"no runs in {distlaunch.runs}\n", "")) == (0, "")
 
 
+def test_without_a_reader_the_exit_code_is_still_the_runs(distlaunch: Cli) -> None:
+    distlaunch.write("fails.py", "print('a line')\nraise SystemExit(3)\n")
+    distlaunch("local", "fails.py")
+    read, write = os.pipe()
+    os.close(read)
+
+    commands = (["wait", "last"], ["status", "--exit-code", "last"], ["logs", "--exit-code", "last"])
+    codes = [distlaunch(*args, stdout=write).exit_code for args in commands]
+    plain = distlaunch("logs", "last", stdout=write).exit_code
+    os.close(write)
+
+    assert (codes, plain) == ([1, 1, 1], 0)
+
+
 def test_a_result_that_cannot_be_written_is_an_error(distlaunch: Cli) -> None:
     with open("/dev/full", "wb") as full:
         done = distlaunch("--version", stdout=full)

@@ -58,7 +58,7 @@ def logs(  # noqa: PLR0917 - one per option
     for number, data in service.blocks(found, readers, follow=follow, ranks=ranks):
         _show(readers[number].feed_marked(data) if number in readers else (), number, workers, ranks)
         if workers.closed:
-            raise output.StdoutClosedError
+            return observe.exit_code(found) if exit_code else 0
     for number, reader in readers.items():
         _show(reader.close(), number, workers, ranks)
     workers.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 from launcher import output
@@ -39,7 +40,8 @@ def status(  # noqa: PLR0917 - one per option
     with live_line.waiting(f"asking {found.backend or found.cluster} for {found.id}"):
         state = observe.state_of(found)
         all_of_it = listing.whole(found, state)
-    output.result(all_of_it, *_lines(found, all_of_it, whole=whole, verbose=verbose))
+    with suppress(output.StdoutClosedError):  # the exit code is what counts
+        output.result(all_of_it, *_lines(found, all_of_it, whole=whole, verbose=verbose))
     code = state["exit_code"]
     return (RunContinuesError.exit_code if code is None else code) if exit_code else 0
 

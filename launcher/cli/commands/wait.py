@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Optional
 
 from launcher import output
@@ -41,5 +42,6 @@ def wait(
             for each, state in ended
         ]
     }
-    output.result(data, *lines)
+    with suppress(output.StdoutClosedError):  # the exit code is what counts
+        output.result(data, *lines)
     return next((code for _, state in ended if (code := state["exit_code"])), 0)
