@@ -31,6 +31,7 @@ def attach(found: Run, asked: Asked, interrupts: Interrupts) -> int:
 
     output.note(summary.heading(found))
     if (state := attaching.end(found)) is not None:
+        json_lines.begin(found)
         return close(found, state, state["duration_s"] or 0.0)
     backend = observe.backend_of(found)
 

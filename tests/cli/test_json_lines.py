@@ -62,6 +62,9 @@ def test_bytes_are_exact_streams_are_told_apart_and_the_result_is_last(distlaunc
     assert logged == objects(distlaunch("logs", "last", "--output", "json").stdout.encode().splitlines())
     assert [each for each in logged if each["type"] == "line"] == lines
     assert logged[0] == found[0]
+    attached = objects(distlaunch("attach", "last", "--output", "jsonl").stdout.encode().splitlines())
+    assert [each["type"] for each in attached] == ["run", "result"]
+    assert attached[0] == found[0]
 
 
 def test_each_object_comes_at_once_and_a_failure_is_the_last(distlaunch: Cli) -> None:
