@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from launcher import output
-from launcher.errors import BackendUnavailableError, RequestError
+from launcher.errors import BackendUnavailableError, LaunchError, RequestError
 from launcher.results import run as results
 from launcher.runs import directories, moves, records, status, unread
 from launcher.runs.liveness import Liveness, NodeState
@@ -63,7 +63,7 @@ def blocks(
     bringing.for_logs(run, paths, ranks, follow=follow)
     ended = run.handle is None or run.result is not None
     if not ended and not follow:
-        observe.backend_of(run).refresh(run.known)
+        _refresh(run, paths.values())
     if ended or (not follow and any(path.exists() for path in paths.values())):
         for number, path in paths.items():
             yield from ((number, block) for block in _file_blocks(path))
@@ -71,6 +71,16 @@ def blocks(
         return
     del paths  # of many nodes, while they are followed
     yield from _live_blocks(run, observe.backend_of(run), follow=follow)
+
+
+def _refresh(run: Run, paths: Iterable[Path]) -> None:
+    """Have the backend bring what is new. What is here is shown even if its cluster does not answer."""
+    try:
+        observe.backend_of(run).refresh(run.known)
+    except LaunchError as error:
+        if not any(path.exists() for path in paths):
+            raise
+        output.warn(f"{error.message}; this is what came before")
 
 
 def _file_blocks(path: Path) -> Iterator[bytes]:
