@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from launcher.agent.named_tuple import NamedTuple
-from launcher.errors import LaunchError, RequestError
+from launcher.errors import LaunchError, RequestError, StorageError
 from launcher.runs import directories, lock, races
 from launcher.service import observe
 from launcher.system import storage
@@ -43,7 +43,7 @@ def remove(run: Run, *, force: bool = False) -> None:
     if own.is_symlink():  # adopted: it is removed here only
         own.unlink()
         return
-    with lock.hold(own, "rm"):
+    with _hold(own):
         check(directories.again(run), force=force)  # it may have been started again since
         recorded = directories.recorded(run.root, run.id)
         tries = [each["run"] for each in (recorded.race or {"tries": []})["tries"]]
@@ -63,6 +63,18 @@ def remove(run: Run, *, force: bool = False) -> None:
     if gone.exists():
         with storage.storage_errors(gone):
             shutil.rmtree(gone)
+
+
+@contextmanager
+def _hold(own: Path) -> Iterator[None]:
+    """Hold the run's lock. A full disk has no room for one: then only a live owner prevents the removal."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(lock.hold(own, "rm"))
+        except StorageError as error:
+            if not storage.is_full(error):
+                raise
+        yield
 
 
 class Pruned(NamedTuple):

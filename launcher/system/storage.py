@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from contextlib import contextmanager
@@ -73,6 +74,12 @@ def storage_errors(path: StrPath, hint: str | None = None) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(f"cannot write {os.fspath(path)!r}: {error.strerror or error}", hint=hint) from error
+
+
+def is_full(error: StorageError) -> bool:
+    """Whether there was no room on the disk, or in the user's quota of it."""
+    reason = error.__cause__
+    return isinstance(reason, OSError) and reason.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class Room:

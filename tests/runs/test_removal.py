@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 from launcher.errors import RequestError
-from launcher.runs import directories, records
+from launcher.runs import directories, lock, records
 from launcher.runs.liveness import Liveness
 from launcher.service import observe, removal
 from tests.runs.test_runs import make
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from launcher.runs.handle import Handle
 
 NAME = "train-20250101-000000-abcd"
+OTHER = "train-20250101-000000-abce"
 
 
 class Cluster:
@@ -52,3 +54,16 @@ def test_a_run_that_was_started_again_after_the_check_is_kept(tmp_path: Path, cl
 
     assert cluster.removed == []
     assert directories.find(tmp_path, NAME).attempt == 1
+
+
+def test_a_run_is_removed_from_a_full_disk_unless_a_process_changes_it(small_disk: Path) -> None:
+    run, busy = (make(small_disk / "runs", name) for name in (NAME, OTHER))
+    with lock.hold(busy.path, "requeue"):
+        with suppress(OSError), open(small_disk / "more", "wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        with pytest.raises(RequestError, match="is being changed by `distlaunch requeue`"):
+            removal.remove(busy)
+        removal.remove(run)
+
+    assert [path.name for path in (small_disk / "runs").iterdir()] == [OTHER]
