@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.console import summary
-from launcher.errors import LaunchError
+from launcher.errors import LaunchError, StorageError
 from launcher.runs import cancel_notes
 from launcher.service import observe
 from launcher.system.question import Question
@@ -77,5 +77,9 @@ def _tell(run: Run, task: Task) -> None:
 
 def _cancel(run: Run, *, force: bool) -> None:
     output.note(f"killing {run.id}" if force else f"cancelling {run.id}; once more to kill it")
-    with cancel_notes.cancelling(run, force=force):
+    try:
+        with cancel_notes.cancelling(run, force=force):
+            observe.backend_of(run).cancel(run.known, force=force)
+    except StorageError as error:  # a full disk is a reason to cancel
+        output.warn(f"{error.message}; cancelling without recording it")
         observe.backend_of(run).cancel(run.known, force=force)

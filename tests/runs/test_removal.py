@@ -22,6 +22,13 @@ NAME = "train-20250101-000000-abcd"
 OTHER = "train-20250101-000000-abce"
 
 
+def fill(disk: Path) -> None:
+    """Leave no room on this disk."""
+    with suppress(OSError), open(disk / "more", "wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+
+
 class Cluster:
     """A backend on which each run runs."""
 
@@ -59,9 +66,7 @@ def test_a_run_that_was_started_again_after_the_check_is_kept(tmp_path: Path, cl
 def test_a_run_is_removed_from_a_full_disk_unless_a_process_changes_it(small_disk: Path) -> None:
     run, busy = (make(small_disk / "runs", name) for name in (NAME, OTHER))
     with lock.hold(busy.path, "requeue"):
-        with suppress(OSError), open(small_disk / "more", "wb", buffering=0) as file:
-            while file.write(bytes(4096)):
-                pass
+        fill(small_disk)
         with pytest.raises(RequestError, match="is being changed by `distlaunch requeue`"):
             removal.remove(busy)
         removal.remove(run)

@@ -1,0 +1,53 @@
+"""Job arrays that are followed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from launcher.runs import records
+from launcher.runs.liveness import Liveness
+from launcher.service import arrays, observe
+from launcher.service.interrupts import Interrupts
+from launcher.service.leaving import Leaving
+from launcher.system.dataclass import replace
+from tests.runs.test_removal import fill
+from tests.runs.test_runs import make
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from launcher.runs.handle import Handle
+
+
+class Cluster:
+    """A backend whose tasks end soon after they are cancelled, and later without that."""
+
+    cancelled, asked = False, 0
+
+    def liveness(self, _handle: Handle) -> Liveness:
+        self.asked += 1
+        return Liveness(nodes=("ended" if self.cancelled or self.asked > 8 else "running",))
+
+    def cancel(self, _handle: Handle, *, force: bool) -> None:
+        self.cancelled = not force
+
+
+def test_ctrl_c_cancels_a_job_array_whose_disk_is_full(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    cluster, interrupts = Cluster(), Interrupts()
+    monkeypatch.setattr(observe, "backend_of", lambda _run: cluster)
+    run = make(small_disk / "runs", "train-20250101-000000-abcd", result=None)
+    run = records.record_handle(replace(run, plan={**run.plan, "tasks": [0, 1]}), {"run_dir": str(run.path)})
+    for index in run.tasks:
+        run.task(index).path.mkdir(parents=True)
+    fill(small_disk)
+    interrupts.stops = 1
+
+    state = arrays.follow(run, Leaving(interrupts))
+
+    assert cluster.cancelled
+    assert state["exit_code"] is not None
+    assert "No space left on device; cancelling without recording it" in capfd.readouterr().err
