@@ -78,6 +78,14 @@ def detached(run: Run) -> int:
     return RunContinuesError.exit_code
 
 
+def interrupted(run: Run) -> None:
+    """Print, as JSON, that the run was stopped before all of it was submitted."""
+    json_lines.begin(run)
+    data: Started = {"run": run.id, "path": str(run.path), "job_id": run.job_id}
+    message = f"{run.id} was stopped while it was submitted"
+    output.failed_result("run_cancelled", message, f"distlaunch status {run.id}", data)
+
+
 def close(run: Run, state: RunState, took_s: float, fetching: Fetching | None = None) -> int:
     """Print the closing lines of a run. Returns its exit code, or if it has succeeded that of a failed `fetching`."""
     started: Started = {"run": run.id, "path": str(run.path), "job_id": run.job_id}

@@ -158,7 +158,14 @@ def launch_planned(planned: service.Launch, values: dict[str, Any]) -> int:
     if output.form() == "id" and not request.options.detach:
         raise SpecError("--output id prints the job's id of a run that is not followed", hint="add --detach")
     with interrupting.of(request.on_hangup, request.backend) as interrupts:
-        run = service.start(planned, interrupts)
+        try:
+            run = service.start(planned, interrupts)
+        except KeyboardInterrupt:
+            from launcher.cli import following
+            from launcher.runs import directories
+
+            following.interrupted(directories.read(planned.path.parent, planned.path.name))
+            raise
         if others := run.id != planned.path.name:
             output.note(f"{run.id} has not ended, so no other run of this name is started")
         if request.options.detach and not interrupts.stops:

@@ -72,6 +72,7 @@ def _compete(
         except KeyboardInterrupt:
             with live_line.waiting("cancelling all tries"):
                 contest.abandon()
+            following.interrupted(run)
             raise
         if won is None:
             return launching.detached(run)

@@ -6,7 +6,21 @@ import json
 import shutil
 from typing import TYPE_CHECKING
 
+import pytest
+
+from launcher import output
+from launcher.cli import racing
+from launcher.runs import records
+from launcher.service.interrupts import Interrupts
+from launcher.system.manner import Manner
+from tests import envelope
+from tests.runs.test_runs import make
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from launcher.results.race import Race
+    from launcher.service.race import Contest
     from tests.command import Cli
 
 CLUSTERS = "[clusters.a]\nbackend = 'local'\n[clusters.b]\nbackend = 'local'\n"
@@ -43,3 +57,22 @@ def test_a_script_that_ends_at_once_is_not_taken_for_one_that_never_ran(distlaun
         )
         assert done.exit_code == 0, done.stderr
     assert (distlaunch.directory / "ran").read_text() == "xxxxx"
+
+
+def test_a_launch_that_is_interrupted_while_it_is_queued_prints_the_run_as_json(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    race: Race = {"start": "first", "limit": 1, "claim": None, "wait_s": 300.0, "asked": [], "tries": []}
+    run = records.note_race(make(tmp_path, "hello-20250101-000000-abcd", result=None), race)
+
+    def interrupted(_contest: Contest) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(output, "_manner", Manner())
+    output.setup(command="run", fmt="json")
+    with pytest.raises(KeyboardInterrupt):
+        racing._compete(run, interrupted, Interrupts())
+
+    printed = json.loads(capfd.readouterr().out)
+    envelope.check(printed)
+    assert (printed["error"]["code"], printed["result"]["run"]) == ("run_cancelled", run.id)

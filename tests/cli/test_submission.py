@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from testbed.waiting import wait_until
+from tests import envelope
 from tests.cli import steps
 from tests.cli.following import WAITS, end, nothing_is_left, processes  # noqa: F401 - a fixture
 from tests.command import Cli
@@ -164,14 +165,17 @@ def test_an_agent_that_cannot_be_recorded_does_not_start(launches: Cli, small_di
 
 @pytest.mark.slow
 def test_cancel_reaches_a_launcher_that_is_still_submitting_the_run(launches: Cli) -> None:
-    launcher = launches.start("waits", "starts", "2", "local", "--nodes", "2", "waits.py", python=BEFALL)
-    with launcher:
+    words = ("local", "--output", "json", "--nodes", "2", "waits.py")
+    with launches.start("waits", "starts", "2", *words, python=BEFALL) as launcher:
         until_reached(launches, 2, launcher)
         state = launches("status", "last", "--output", "json").json["result"]
 
         cancelled = launches("cancel", "last")
 
-        code, stderr = end(launcher)
+        stdout, told = launcher.communicate(timeout=60)
+    code, stderr, printed = launcher.returncode, told.decode(), json.loads(stdout)
+    envelope.check(printed)
+    assert (printed["error"]["code"], printed["result"]["run"]) == ("run_cancelled", state["run"])
     assert (state["state"], state["detail"]) == (
         "pending",
         f"being submitted by `distlaunch local`, process {launcher.pid} on {os.uname().nodename}",
