@@ -61,9 +61,9 @@ def prepare(project: str, run: str, node: int, digest: str, sent: str, entries: 
             _forget_bytecode(work, sent)
         known: Dict[str, List[str]] = state.get("files", {})
         now = {path: [mode, link, sha] for path, mode, link, sha in entries}
-        kept = [note for path in now if (note := _lay(sent, work, path, known.get(path), now[path], run))]
-        for path in sorted(set(known) - set(now), reverse=True):
+        for path in sorted(set(known) - set(now), reverse=True):  # first: a link may take its directory's place
             _remove(work, path, known[path])
+        kept = [note for path in now if (note := _lay(sent, work, path, known.get(path), now[path], run))]
         shutil.rmtree(sent, ignore_errors=True)
         text = json.dumps({"digest": digest, "files": now}).encode("ascii")
         files.write_whole(os.path.join(project, "state.json"), text, 0o600)
@@ -160,12 +160,18 @@ def _as_sent(target: str, before: Optional[List[str]]) -> bool:
 
 
 def _remove(work: str, path: str, before: List[str]) -> None:
-    """Remove a file that is not sent any more, unless a run has changed it; and its directory, if that is empty."""
+    """Remove a file that is not sent any more, unless a run has changed it; and then a directory without others."""
+    import shutil
+
     target = os.path.join(work, path)
+    above = os.path.join(os.path.realpath(work), os.path.dirname(path))
     with contextlib.suppress(OSError):
-        if _as_sent(target, before):
+        # What a link above it leads to is another file.
+        if os.path.realpath(above) == os.path.normpath(above) and _as_sent(target, before):
             os.unlink(target)
             while (target := os.path.dirname(target)) != work:
+                if os.listdir(target) == ["__pycache__"]:
+                    shutil.rmtree(os.path.join(target, "__pycache__"))
                 os.rmdir(target)
 
 
