@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from launcher import output
 from launcher.agent.named_tuple import NamedTuple
+from launcher.agent.system import files, processes
 from launcher.errors import LaunchError, RequestError, StorageError
 from launcher.runs import directories, lock, races
 from launcher.service import observe
@@ -59,10 +60,25 @@ def remove(run: Run, *, force: bool = False) -> None:
         gone = own.with_name(f".removed.{run.id}.{os.getpid()}")
         with storage.storage_errors(own):
             own.rename(gone)
-    shutil.rmtree(gone, ignore_errors=True)
-    if gone.exists():
-        with storage.storage_errors(gone):
-            shutil.rmtree(gone)
+    _remove(gone)
+
+
+def _remove(gone: Path) -> None:
+    try:
+        files.remove_tree(str(gone))
+    except OSError as error:
+        raise StorageError(f"{error.filename} cannot be removed: {error.strerror or error}") from error
+
+
+def sweep(directory: Path) -> None:
+    """Remove what removals that were cut off, or have failed, have left in the directory of all runs."""
+    for left in directory.glob(".removed.*"):
+        pid = left.name.rpartition(".")[2]
+        if not pid.isdigit() or processes.start_ticks(int(pid)) is None:
+            try:
+                _remove(left)
+            except StorageError as error:
+                output.warn(error.message)
 
 
 @contextmanager

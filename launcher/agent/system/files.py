@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 import time
-from typing import BinaryIO, Iterator, List, Optional
+from typing import Any, BinaryIO, Iterator, List, Optional
 
 _NOT_KNOWN = {
     errno.EPERM,
@@ -64,6 +64,40 @@ def read_end(path: str, limit_bytes: int) -> bytes:
     with open(path, "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - limit_bytes))
         return file.read()
+
+
+def remove_tree(path: str) -> None:
+    """Remove the directory; that it is gone, or that another host removes it too, is no error.
+
+    Our own directories that are read-only are made writable. `OSError` with a whole path if something stays.
+    """
+    import shutil  # most processes remove no tree
+
+    errors: List[OSError] = []
+
+    def note(_call: object, at: str, about: Any) -> None:
+        if not isinstance(about[1], FileNotFoundError):
+            about[1].filename = at  # it had a name only
+            errors.append(about[1])
+
+    shutil.rmtree(path, onerror=note)
+    if errors:
+        errors.clear()
+        _make_writable(path)
+        shutil.rmtree(path, onerror=note)
+    if errors:
+        raise errors[0]
+
+
+def _make_writable(top: str) -> None:
+    """Let us change all directories in the tree, as far as they are ours."""
+    paths = [] if os.path.islink(top) else [top]
+    while paths:
+        path = paths.pop()
+        with contextlib.suppress(OSError):
+            os.chmod(path, stat.S_IMODE(os.lstat(path).st_mode) | stat.S_IRWXU)
+        with contextlib.suppress(OSError), os.scandir(path) as entries:
+            paths += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 def ends_within_a_line(file: BinaryIO) -> bool:

@@ -41,6 +41,8 @@ def prune(
             continue
         removed.append(run.id)
         rows.append((run.id, state["state"], summary.age(ended)))
+    if not dry_run:
+        removal.sweep(directory)
     if not removed:
         output.note(f"no run in {directory} ended more than {summary.duration(limit_s)} ago")
     data: Pruned = {"runs": removed, "kept": failed, "removed": not dry_run}

@@ -35,5 +35,6 @@ def rm(
     for each in found.values():
         with live_line.waiting(f"removing {each.id}"):
             removal.remove(each, force=force)
+    removal.sweep(directory)
     data: Removed = {"runs": list(found)}
     output.result(data, *found)
