@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, List, Tuple
+from typing import TYPE_CHECKING, ContextManager, List, Tuple
 
 from . import arguments
 from .arguments import refuse
@@ -49,7 +49,8 @@ def main() -> None:
         if args.in_environment:
             job = stage.taken_over(job, args.in_environment)
         else:
-            refused = stage.become(job, rank, stream, args.spec)
+            with _using_project(job, rank):
+                refused = stage.become(job, rank, stream, args.spec)
     from .forkserver.forks import Child
     from .node.run import run
 
@@ -58,6 +59,17 @@ def main() -> None:
     except Child as child:
         task = child.task
     task()
+
+
+def _using_project(job: Job, rank: int) -> ContextManager[None]:
+    """Note that this node uses the project's directory while its environment is brought, which may take minutes."""
+    import contextlib
+
+    if not (job.project and job.output_dir):
+        return contextlib.nullcontext()
+    from .outputs import project
+
+    return project.used(os.path.dirname(job.output_dir), job.run, rank, job.heartbeat_s)
 
 
 def _make_room(job: Job) -> Job:

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, NoReturn
+from unittest import mock
 
+import pytest
+
+from launcher.agent import __main__ as agent
+from launcher.agent.environment import stage
+from launcher.agent.job import Job
+from launcher.agent.node.claim import Claim
+from launcher.agent.node.place import Place
 from launcher.agent.outputs import project
 from launcher.agent.ssh import user_files
+from launcher.agent.system import garbage
 from launcher.agent.system.files import SENT_MTIME_S
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+LIMIT_S = 30.0
 
 
 class Project:
@@ -63,3 +75,63 @@ def test_nothing_is_removed_through_a_link_that_a_run_has_made(tmp_path: Path) -
     place.launch({"keep/f.txt": "two", "more": ""})
 
     assert (place.work / "keep/f.txt").read_text() == "two"
+
+
+def job_in(top: Path) -> Job:
+    """A job that starts in a project's directory, where a run is known to be alive for a short time only."""
+    (top / "project/runs").mkdir(parents=True)
+    return Job(
+        run="run1", command=["true"], kind="program", cwd=str(top), env={}, directory=str(top), rendezvous={},
+        heartbeat_s=0.01, project="project", output_dir=str(top / "project/work"),
+    )  # fmt: skip
+
+
+def wait_for(path: Path) -> None:
+    limit = time.monotonic() + LIMIT_S
+    while not path.exists():
+        assert time.monotonic() < limit, path
+        time.sleep(0.01)
+
+
+def test_a_node_uses_the_directory_while_its_environment_is_brought(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_in(tmp_path)._replace(env_ship={"source": "env"})
+    mark = tmp_path / "project/runs/run1.0"
+
+    def become(*_: object) -> stage.Refused:
+        for _again in range(2):
+            wait_for(mark)
+            mark.unlink()
+        return stage.Refused("refused")
+
+    def run(*_: object, **__: object) -> NoReturn:
+        mark.unlink(missing_ok=True)
+        time.sleep(0.1)
+        assert not mark.exists(), "the node's own pulse goes on with it"
+        raise SystemExit
+
+    monkeypatch.setattr(stage, "become", become)
+    monkeypatch.setattr("launcher.agent.node.run.run", run)
+    monkeypatch.setattr("sys.argv", ["agent", "--spec", str(tmp_path / "spec.json"), "--node-rank", "0"])
+    monkeypatch.setattr(garbage, "keep", lambda: None)
+    monkeypatch.setattr(Job, "read", lambda _: job)
+    with pytest.raises(SystemExit):
+        agent.main()
+
+
+def test_a_node_uses_the_directory_while_it_waits_for_its_claim(tmp_path: Path) -> None:
+    job = job_in(tmp_path)._replace(claim={"wait_s": 5.0})
+    mark = tmp_path / "project/runs/run1.0"
+    stops = mock.Mock(reason=None, **{"cancelled.return_value": False})
+    loop = mock.Mock(**{"signals.return_value": b""})
+    place = mock.Mock(job=job, use_project=lambda: Place.use_project(mock.Mock(job=job, node_rank=0)))
+
+    def wait(_: float) -> None:
+        stops.reason = "cancelled" if mark.exists() else None
+        time.sleep(0.01)
+
+    loop.wait_for_signal = wait
+    Claim(place, mock.Mock()).gained(loop, stops, mock.Mock())
+
+    assert mark.exists()

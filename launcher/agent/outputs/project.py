@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import time
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from ..named_tuple import NamedTuple
 from ..system import files
@@ -20,6 +20,8 @@ from ..system.files import SENT_MTIME_S
 _LOCK_S = 60.0
 _SILENT_S = 90.0
 """Agents touch their files every 10 s."""
+
+_LAST_S = 1.0
 
 Entry = Tuple[str, str, str, str]
 """Path, mode or `link`, the link's target, SHA-256, as in `ssh.user_files.combined`."""
@@ -96,6 +98,27 @@ def touch(project: str, run: str, node: int) -> None:
     """Note that this node of the run uses the directory."""
     with contextlib.suppress(OSError), open(_mark(project, run, node), "ab"):
         os.utime(_mark(project, run, node))
+
+
+@contextlib.contextmanager
+def used(project: str, run: str, node: int, every_s: float) -> Iterator[None]:
+    """Note again and again that this node uses the directory."""
+    import threading  # most callers need no thread
+
+    over = threading.Event()
+
+    def note() -> None:
+        touch(project, run, node)
+        while not over.wait(every_s):
+            touch(project, run, node)
+
+    thread = threading.Thread(target=note, daemon=True, name="project")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(_LAST_S)  # a mark that is made later would outlive the run
 
 
 def leave(project: str, run: str, node: int) -> None:
