@@ -9,8 +9,8 @@ import tarfile
 from typing import IO, TYPE_CHECKING
 
 from launcher.agent import notice
+from launcher.agent.outputs import times
 from launcher.agent.outputs.tree import TreeError, matcher
-from launcher.agent.system.files import SENT_MTIME_S
 from launcher.backends._outputs import Ending, Listed, Listing, RemoteOutputs, check_name
 from launcher.errors import CommandError, RequestError
 from launcher.login import remote
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from launcher.login.connection import Login
 
-_FILE = re.compile(rb"f (\d+) (\d+)(?:\.(\d+))? \./(.+)")
+_FILE = re.compile(rb"([fl]) (\d+) (\d+)(?:\.(\d+))? \./(.+)")
 _LEFT_OUT = re.compile(rb"x ([^/]+) \./(.+)")
 _DATA = re.compile(rb"d (\d+) (\d+) (\d+)(?:\.(\d+))?")
 _AFTER = re.compile(rb"a (same|changed) (\S+)")
@@ -43,6 +43,7 @@ while IFS= read -r request; do
     case $request in
     'list '*)
         start=${request#list }
+        [ "$start" ] || [ ! -f "$top.times" ] || sed 's/^/t /' "$top.times"
         start=.${start:+/$start}
         find "$start" -type f ! -name '*
 *' -exec stat -c "f $times %n" {} + 2>/dev/null
@@ -50,7 +51,7 @@ while IFS= read -r request; do
 *' -exec sh -c '
             for link; do
                 case $(readlink -f "$link") in
-                "$top"/*) if [ -f "$link" ]; then printf "f %s %s\n" "$(stat -L -c "$times" "$link")" "$link"
+                "$top"/*) if [ -f "$link" ]; then printf "l %s %s\n" "$(stat -L -c "$times" "$link")" "$link"
                     elif [ -d "$link" ]; then printf "x a link to a directory %s\n" "$link"
                     else printf "x a link to nothing %s\n" "$link"; fi ;;
                 *) printf "x a link that leads out of the directory %s\n" "$link" ;;
@@ -132,11 +133,14 @@ class LoginOutputs(RemoteOutputs):
             fits, start = matcher(pattern)
         except TreeError as error:
             raise RequestError(str(error)) from error
-        files, left_out = [], []
+        files, left_out, edited, is_sent = [], [], b"", None
         for line in self._lines(b"list " + start):
-            if match := _FILE.fullmatch(line):
-                file = Listed(_name(match[4]), int(match[1]), _ns(match[2], match[3]))
-                if fits(file.name) and (pattern or file.mtime_ns != SENT_MTIME_S * 10**9):
+            if line.startswith(b"t "):  # these come first
+                edited += line[2:] + b"\n"
+            elif match := _FILE.fullmatch(line):
+                is_sent = is_sent or times.sent(edited)
+                file = Listed(_name(match[5]), int(match[2]), _ns(match[3], match[4]))
+                if fits(file.name) and (pattern or not is_sent(file.name, file.mtime_ns, match[1] == b"l")):
                     files.append(file)
             elif (match := _LEFT_OUT.fullmatch(line)) and fits(name := _name(match[2])):
                 left_out.append((name, match[1].decode(errors="replace")))

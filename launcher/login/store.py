@@ -79,7 +79,14 @@ look() { uses=$line$(cat runs/*/uses claims/* 2>/dev/null)$line; }
 used() { case $uses in *"$line$1$line"*) ;; *) return 1 ;; esac; }
 written() {
     touch -t 199912310000 "from.$$" && touch -t 200001020000 "to.$$" || return 0
-    found=$(find "$1/work" -type f ! -name '*.pyc' '(' -newer "to.$$" -o ! -newer "from.$$" ')' 2>&1 | head -n 1)
+    edited=$line$(sed 's/^[0-9]* //' "$1/work.times" 2>/dev/null)$line
+    found=$(find "$1/work" -type f ! -name '*.pyc' '(' -newer "to.$$" -o ! -newer "from.$$" ')' 2>&1 |
+        while IFS= read -r path; do
+            name=${path#"$1/work/"}
+            sum=
+            case $edited in (*" $name$line"*) sum=$(sha256sum <"$path" 2>/dev/null) ;; esac
+            case $edited in (*"$line${sum%% *} $name$line"*) ;; (*) echo "$path"; break ;; esac
+        done)
     rm -f "from.$$" "to.$$"
     [ "$found" ]
 }
@@ -108,7 +115,8 @@ for whole in $going; do
 done
 """
 """What may go is set aside, then `uses` and `claims` are read once more: a launch claims what it needs, then looks for
-it. Files that were sent are from 2000-01-01; a project with any others stays."""
+it. Files that were sent are from 2000-01-01, or are in `work.times` with their content (`agent.outputs.times`); a
+project with any others stays."""
 
 USES = "uses"
 """The file in a run's directory that lists the packs and the project that it uses."""

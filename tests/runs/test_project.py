@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
 from unittest import mock
 
 import pytest
@@ -15,12 +18,12 @@ from launcher.agent.job import Job
 from launcher.agent.node.claim import Claim
 from launcher.agent.node.place import Place
 from launcher.agent.outputs import project
+from launcher.agent.outputs.tree import Tree
 from launcher.agent.ssh import user_files
-from launcher.agent.system import garbage
+from launcher.agent.system import files, garbage
 from launcher.agent.system.files import SENT_MTIME_S
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from launcher.backends._login_outputs import LoginOutputs
+from launcher.login import store
 
 LIMIT_S = 30.0
 
@@ -29,13 +32,15 @@ class Project:
     """A project's directory in a test."""
 
     def __init__(self, top: Path) -> None:
-        self.top, self.work, self._runs = top / "project", top / "project" / "work", 0
+        self.top, self.work, self._runs = top, top / "work", 0
 
-    def launch(self, files: dict[str, str], links: dict[str, str] | None = None) -> project.Prepared:
-        """Prepare it for a run with these files, which no other run uses at that time."""
+    def launch(
+        self, sources: dict[str, str], links: dict[str, str] | None = None, *, keeps: bool = False
+    ) -> project.Prepared:
+        """Prepare it for a run with these files; `keeps`: the run does not end."""
         self._runs += 1
         sent = self.top / f"sent-{self._runs}"
-        for name, text in files.items():
+        for name, text in sources.items():
             (sent / name).parent.mkdir(parents=True, exist_ok=True)
             (sent / name).write_text(text)
             os.utime(sent / name, (SENT_MTIME_S, SENT_MTIME_S))
@@ -43,13 +48,15 @@ class Project:
             (sent / name).symlink_to(target)
         entries = list(user_files._entries(str(sent)))
         digest, run = user_files.combined(entries), f"run{self._runs}"
-        made = project.prepare(str(self.top), run, 0, digest, str(sent), entries, str(self.top / f"own-{run}"))
-        project.leave(str(self.top), run, 0)
-        return made
+        try:
+            return project.prepare(str(self.top), run, 0, digest, str(sent), entries, str(self.top / f"own-{run}"))
+        finally:
+            if not keeps:
+                project.leave(str(self.top), run, 0)
 
 
 def test_a_directory_that_is_renamed_with_a_link_in_its_place_keeps_its_files(tmp_path: Path) -> None:
-    place = Project(tmp_path)
+    place = Project(tmp_path / "project")
     place.launch({"src/f.py": "one", "src/g.py": "two"})
     (place.work / "src/__pycache__").mkdir()
     (place.work / "src/__pycache__/f.cpython-311.pyc").touch()
@@ -66,7 +73,7 @@ def test_a_directory_that_is_renamed_with_a_link_in_its_place_keeps_its_files(tm
 
 
 def test_nothing_is_removed_through_a_link_that_a_run_has_made(tmp_path: Path) -> None:
-    place = Project(tmp_path)
+    place = Project(tmp_path / "project")
     place.launch({"data/in/f.txt": "one", "keep/f.txt": "two"})
     (place.work / "data/in/f.txt").unlink()
     (place.work / "data/in").rmdir()
@@ -75,6 +82,121 @@ def test_nothing_is_removed_through_a_link_that_a_run_has_made(tmp_path: Path) -
     place.launch({"keep/f.txt": "two", "more": ""})
 
     assert (place.work / "keep/f.txt").read_text() == "two"
+
+
+def is_newer(one: Path, other: Path) -> bool:
+    return one.stat().st_mtime_ns > other.stat().st_mtime_ns
+
+
+def build(path: Path) -> None:
+    path.touch()
+    time.sleep(0.02)  # the kernel's clock for files has steps
+
+
+def fetched(work: Path) -> tuple[list[str], ...]:
+    """The files that runs have written, as a Python on the node and a login node's shell list them."""
+    login: Any = SimpleNamespace(name="here", words=lambda: ["sh", "-c"])
+    behind = LoginOutputs(login, str(work), str(work / "granted"))
+    listed = [file.name for file in behind.listed("").files]
+    behind.close()
+    return [name for name, *_ in Tree(str(work)).listed("")["files"]], listed
+
+
+def test_what_is_built_from_a_file_is_older_than_what_a_launch_changes_of_it(tmp_path: Path) -> None:
+    place = Project(tmp_path / "project")
+    one, two, new, built = (place.work / name for name in ("one.c", "dir/two words.c", "new.c", "built.o"))
+    first = {"one.c": "1", "dir/two words.c": "1"}
+    place.launch(first)
+    build(built)
+    assert is_newer(built, one), "nothing is built twice"
+
+    edited = {**first, "dir/two words.c": "2", "new.c": ""}
+    place.launch(edited, {"link.c": "dir/two words.c"})
+    assert [is_newer(path, built) for path in (one, two, new)] == [False, True, True]
+    assert fetched(place.work) == (["built.o"], ["built.o"])
+    build(built)
+    again = place.launch(edited, {"link.c": "dir/two words.c"})
+    assert [is_newer(path, built) for path in (one, two, new)] == [False] * 3
+    back = place.launch(first)
+    assert [is_newer(path, built) for path in (one, two)] == [False, True]
+    assert fetched(place.work) == (["built.o"], ["built.o"])
+    assert again.notes == back.notes == []
+    assert sorted(path.name for path in place.work.iterdir()) == ["built.o", "dir", "one.c"]
+
+
+def test_what_a_run_writes_to_a_changed_file_stays(tmp_path: Path) -> None:
+    """Even at the time of the launch, as a coarse clock tells."""
+    place = Project(tmp_path / "project")
+    file = place.work / "count"
+    place.launch({"count": "0"})
+    place.launch({"count": "1"})
+    at = file.stat().st_mtime_ns
+    file.write_text("2")
+    os.utime(file, ns=(at, at))
+
+    same = place.launch({"count": "1"})
+    other = place.launch({"count": "3"})
+
+    assert same.notes == ["count stays as a run has changed it"]
+    assert other.notes == ["count was changed by a run and here: the run's version is now count.before-run4"]
+    assert [(place.work / name).read_text() for name in ("count", "count.before-run4")] == ["3", "2"]
+
+
+def test_a_run_with_files_of_its_own_builds_anew_what_these_change(tmp_path: Path) -> None:
+    place = Project(tmp_path / "project")
+    place.launch({"one.c": "1", "two.c": "1"}, keeps=True)
+    build(place.work / "built.o")
+
+    own = Path(place.launch({"one.c": "2", "two.c": "1"}).work)
+
+    assert own != place.work
+    assert [is_newer(own / name, own / "built.o") for name in ("one.c", "two.c")] == [True, False]
+    assert fetched(own) == ([], [])
+
+
+def test_a_launch_that_was_cut_off_leaves_no_file_that_seems_to_be_a_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Project(tmp_path / "project")
+    place.launch({"one.c": "1"})
+    whole = files.write_whole
+    for left in ([0], [1]):
+
+        def cut_off(path: str, data: bytes, mode: int, left: list[int] = left) -> None:
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            whole(path, data, mode)
+
+        monkeypatch.setattr(files, "write_whole", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            place.launch({"one.c": "2"})
+        monkeypatch.setattr(files, "write_whole", whole)
+        assert place.launch({"one.c": "1"}).notes == []
+        assert (place.work / "one.c").read_text() == "1"
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_a_project_in_which_no_run_has_written_is_removed(tmp_path: Path, shell: str) -> None:
+    """By the shell of a login node, which has no Python."""
+    place = Project(tmp_path / "store/projects/work-1234")
+    for name in ("packs", "runs", "claims", "projects/work-1234"):
+        (tmp_path / "store" / name).mkdir(parents=True)
+    place.launch({"a b.txt": "1", "b.txt": "1"})
+    place.launch({"a b.txt": "2", "b.txt": "3"})
+    at = (place.work / "b.txt").stat().st_mtime_ns
+    clean = (shell, "-c", store._CLEAN, "sh", str(tmp_path / "store"))
+
+    for name, text in (("b.txt", "2"), ("other.txt", "2")):
+        (place.work / name).write_text(text)
+        os.utime(place.work / name, ns=(at, at))
+        assert subprocess.run(clean, capture_output=True, text=True, check=True).stdout == "stays projects/work-1234\n"
+        (place.work / "b.txt").write_text("3")
+        (place.work / "other.txt").unlink(missing_ok=True)
+    done = subprocess.run(clean, capture_output=True, text=True, check=True)
+
+    assert (done.stdout, done.stderr) == ("", "")
+    assert not place.top.exists()
 
 
 def job_in(top: Path) -> Job:

@@ -1,7 +1,7 @@
 """Working directories that stay from run to run, one per project: a run's files are laid over what is there.
 
-A project's directory has `work`, where the workers start, `state.json` (what was sent last), a lock, and in `runs` a
-file for each node that uses `work`, which its agent touches. A file that a run has changed is never lost.
+A project's directory has `work`, where the workers start, `state.json` (what was sent last), `work.times`, a lock, and
+in `runs` a file for each node that uses `work`, which its agent touches. A file that a run has changed is never lost.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 from ..named_tuple import NamedTuple
 from ..system import files
 from ..system.files import SENT_MTIME_S
+from . import times
+from .times import Times
 
 _LOCK_S = 60.0
 _SILENT_S = 90.0
 """Agents touch their files every 10 s."""
 
 _LAST_S = 1.0
+_BLOCK_BYTES = 1 << 20
 
 Entry = Tuple[str, str, str, str]
 """Path, mode or `link`, the link's target, SHA-256, as in `ssh.user_files.combined`."""
@@ -51,25 +54,49 @@ def prepare(project: str, run: str, node: int, digest: str, sent: str, entries: 
         _lock(lock, project)
         state = _read(os.path.join(project, "state.json"))
         work = os.path.join(project, "work")
+        now = {path: [mode, link, sha] for path, mode, link, sha in entries}
+        known: Dict[str, List[Any]] = state.get("files", {})
+        same, new = _times(known, now, times.parsed(times.read(work)), _clock(project).st_mtime_ns)
+        times.put(sent, same)
         if state.get("digest") not in (None, digest) and (user := _user(project, run)):
             if os.path.isdir(own):  # another node of the run was faster
                 shutil.rmtree(sent, ignore_errors=True)
             else:
+                times.put(sent, new)
+                times.write(own, {**same, **new})
                 os.rename(sent, own)
                 _link_others(work, own)
             return Prepared(own, [f"{user} uses {work} with other files: what this run writes stays in {own}"])
         touch(project, run, node)
         if state.get("digest") != digest:
             _forget_bytecode(work, sent)
-        known: Dict[str, List[str]] = state.get("files", {})
-        now = {path: [mode, link, sha] for path, mode, link, sha in entries}
         for path in sorted(set(known) - set(now), reverse=True):  # first: a link may take its directory's place
             _remove(work, path, known[path])
         kept = [note for path in now if (note := _lay(sent, work, path, known.get(path), now[path], run))]
         shutil.rmtree(sent, ignore_errors=True)
+        times.write(work, {**same, **new})
         text = json.dumps({"digest": digest, "files": now}).encode("ascii")
         files.write_whole(os.path.join(project, "state.json"), text, 0o600)
+        times.put(work, new)  # last: a time that is not recorded would be that of a run's file
         return Prepared(work, kept)
+
+
+def _times(known: Dict[str, List[Any]], now: Dict[str, List[str]], before: Times, clock: int) -> Tuple[Times, Times]:
+    """The times of files that are still as in an earlier launch that has changed them, and of those that this one does.
+
+    The former are added to `known`.
+    """
+    same, new = {}, {}
+    for path, (time_ns, sha) in before.items():
+        if path in known and known[path][2] == sha:
+            known[path].append(time_ns)
+    for path, (mode, _, sha) in now.items():
+        last = known.get(path, ["", "", ""])
+        if last[2] == sha and len(last) > 3:
+            same[path] = (last[3], sha)
+        elif last[2] != sha and known and mode != "link" and "\n" not in path:
+            new[path] = (clock, sha)
+    return same, new
 
 
 def _lock(lock: Any, project: str) -> None:
@@ -131,12 +158,17 @@ def _mark(project: str, run: str, node: int) -> str:
     return os.path.join(project, "runs", f"{run}.{node}")
 
 
-def _user(project: str, run: str) -> Optional[str]:
-    """Another run that uses the directory."""
+def _clock(project: str) -> os.stat_result:
+    """A file that has changed right now, by the clock of the disk."""
     clock = os.path.join(project, "lock")
     os.utime(clock)
-    now = os.stat(clock).st_mtime  # by the clock of the disk
-    for entry in os.scandir(os.path.join(project, "runs")):
+    return os.stat(clock)
+
+
+def _user(project: str, run: str) -> Optional[str]:
+    """Another run that uses the directory."""
+    now = _clock(project).st_mtime
+    for entry in list(os.scandir(os.path.join(project, "runs"))):
         with contextlib.suppress(FileNotFoundError):
             other = entry.name.rpartition(".")[0]
             if now - entry.stat().st_mtime > _SILENT_S:
@@ -149,12 +181,12 @@ def _user(project: str, run: str) -> Optional[str]:
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-def _lay(sent: str, work: str, path: str, before: Optional[List[str]], now: List[str], run: str) -> str:
+def _lay(sent: str, work: str, path: str, before: Optional[List[Any]], now: List[str], run: str) -> str:
     """Put one file in its place. Returns a note if there is a version that a run has written."""
     target, note = os.path.join(work, path), ""
     _make_way(work, os.path.dirname(path), run)
     if os.path.lexists(target) and not _as_sent(target, before):
-        if before == now:
+        if before is not None and before[:3] == now:
             return f"{path} stays as a run has changed it"
         aside = f"{target}.before-{run}"
         os.rename(target, aside)
@@ -174,15 +206,35 @@ def _make_way(work: str, below: str, run: str) -> None:
             os.mkdir(done, 0o755)
 
 
-def _as_sent(target: str, before: Optional[List[str]]) -> bool:
+def _as_sent(target: str, before: Optional[List[Any]]) -> bool:
     """Whether a file is as a launcher has sent it."""
     if os.path.islink(target):
         return before is not None and before[0] == "link" and os.readlink(target) == before[1]
     about = os.lstat(target)
-    return before is not None and not os.path.isdir(target) and about.st_mtime_ns == SENT_MTIME_S * 10**9
+    if before is None or os.path.isdir(target):
+        return False
+    return about.st_mtime_ns == SENT_MTIME_S * 10**9 or (about.st_mtime_ns in before[3:] and _has(target, before[2]))
 
 
-def _remove(work: str, path: str, before: List[str]) -> None:
+def _has(path: str, sha: str) -> bool:
+    """Whether a file has that content: a run may have written it at the time of the launch, as a coarse clock tells."""
+    with contextlib.suppress(OSError):
+        return hash_of(path) == sha
+    return False
+
+
+def hash_of(path: str) -> str:
+    """The SHA-256 of a file's content."""
+    import hashlib
+
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            found.update(block)
+    return found.hexdigest()
+
+
+def _remove(work: str, path: str, before: List[Any]) -> None:
     """Remove a file that is not sent any more, unless a run has changed it; and then a directory without others."""
     import shutil
 
@@ -199,7 +251,7 @@ def _remove(work: str, path: str, before: List[str]) -> None:
 
 
 def _forget_bytecode(work: str, sent: str) -> None:
-    """Remove cached bytecode: files that were sent all have one time, so Python would take old bytecode for current."""
+    """Remove cached bytecode: most files that were sent have one time, and Python would take the old for current."""
     import shutil
 
     for above, _, _ in os.walk(sent):

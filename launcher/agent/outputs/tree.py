@@ -7,7 +7,7 @@ import re
 import stat
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from ..system.files import SENT_MTIME_S
+from . import times
 
 _BLOCK_BYTES = 1 << 20
 _FILES = 200_000
@@ -36,6 +36,7 @@ class Tree:
         A pattern of a directory matches all files below it; an empty one all that no launcher has sent.
         """
         fits, start = matcher(pattern)
+        is_sent = times.sent(b"" if pattern else times.read(_text(self._top)))
         files: List[Tuple[str, int, int]] = []
         left_out: List[Tuple[str, str]] = []
         for name, entry in self._walk(start):
@@ -44,7 +45,7 @@ class Tree:
             about, why = self._look(entry)
             if about is None:
                 left_out += [(name, why)] if why else []
-            elif pattern or about.st_mtime_ns != SENT_MTIME_S * 10**9:
+            elif pattern or not is_sent(name, about.st_mtime_ns, entry.is_symlink()):
                 files.append((name, about.st_size, about.st_mtime_ns))
             if len(files) + len(left_out) > _FILES:
                 raise TreeError(f"more than {_FILES} files match {pattern!r} in {self.top}")

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 _FILES_S = 120.0
 _OLD_S = 14 * 86400
-_BLOCK_BYTES = 1 << 20
 Request = Dict[str, Any]
 
 
@@ -162,17 +161,7 @@ def _entries(top: str) -> Iterable[Tuple[str, str, str, str]]:
             if stat.S_ISLNK(mode):
                 yield os.path.relpath(path, top), "link", os.readlink(path), ""
             elif not stat.S_ISDIR(mode):
-                yield os.path.relpath(path, top), "755" if mode & 0o100 else "644", "", _hash(path)
-
-
-def _hash(path: str) -> str:
-    import hashlib
-
-    found = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            found.update(block)
-    return found.hexdigest()
+                yield os.path.relpath(path, top), "755" if mode & 0o100 else "644", "", project.hash_of(path)
 
 
 def combined(entries: Iterable[Tuple[str, str, str, str]]) -> str:

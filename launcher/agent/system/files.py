@@ -24,7 +24,7 @@ _NOT_KNOWN = {
 _TAKEN = {errno.ENOTEMPTY, errno.EEXIST}
 
 SENT_MTIME_S = 946_684_800
-"""2000-01-01: the time of every file that a launcher has sent, and not 0, which ninja takes for "missing"."""
+"""2000-01-01: the time of files that a launcher has sent, and not 0, which ninja takes for "missing"."""
 
 WORD_BYTES = 1 << 20
 """Far more than the small files between processes contain: an address, an identity, a cause with its traceback."""
