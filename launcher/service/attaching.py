@@ -56,10 +56,15 @@ def is_undecided(found: Run) -> bool:
 
 
 def submitted(found: Run) -> Run:
-    """The run, once all of it was submitted. Raises `RequestError` if there is nothing to follow."""
+    """The run, once all of it was submitted, or is left to whoever decides which cluster gets it (`is_undecided`).
+
+    Raises `RequestError` if there is nothing to follow.
+    """
     found = observe.whole(found)
     with live_line.waiting(f"waiting for {found.id} to be submitted"):
         while (known := status.current(found)) is not None and known["state"] == "pending":
+            if is_undecided(found):
+                return found
             time.sleep(_LOOK_S)
             found = directories.again(found)
     found = found if found.result is not None else observe.sent(found)

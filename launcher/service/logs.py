@@ -32,15 +32,34 @@ _LOOK_S = 0.1
 
 
 def readable(found: Run, *, follow: bool) -> Run:
-    """The run, if its streams can be read. With `follow`, wait for a submission in progress."""
+    """The run, if its streams can be read. With `follow`, wait for a submission in progress.
+
+    Raises `RequestError` for a run that no process submits any more.
+    """
     if found.tasks:
         raise RequestError(f"{found.id} is a job array", hint=f"distlaunch logs {found.id}/{found.tasks[0]}")
     if found.private:
         raise RequestError(f"{found.id}: {found.private}", hint=f"its state: distlaunch status {found.id}")
     while follow and _is_being_submitted(found):
-        time.sleep(_LOOK_S)
-        found = directories.again(found)
+        from launcher.service import attaching  # few runs are
+
+        if attaching.is_undecided(found):
+            found = _decided(found)
+        else:
+            time.sleep(_LOOK_S)
+            found = directories.again(found)
     return found
+
+
+def _decided(found: Run) -> Run:
+    """A run on several clusters whose launcher has ended, as it is now: one of them may have taken it by itself."""
+    from launcher.service import race_left  # few runs need it
+
+    if not found.race or not found.race["claim"]:
+        where = "waits on several clusters, and its launcher, which would decide, has ended"
+        raise RequestError(f"{found.id} {where}", hint=f"distlaunch attach {found.id}")
+    time.sleep(_POLL_S)
+    return race_left.caught_up(directories.again(found))
 
 
 def _is_being_submitted(run: Run) -> bool:
