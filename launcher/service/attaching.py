@@ -56,7 +56,7 @@ def is_undecided(found: Run) -> bool:
 
 
 def submitted(found: Run) -> Run:
-    """The run, once all of it was submitted, or is left to whoever decides which cluster gets it (`is_undecided`).
+    """The run, once all of it was submitted, or none of its clusters is chosen any more (`is_undecided`).
 
     Raises `RequestError` if there is nothing to follow.
     """

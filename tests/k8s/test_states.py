@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -176,6 +177,9 @@ def test_nodes_whose_logs_are_not_read_have_ended_as_their_exit_codes_tell() -> 
     assert Demand(1000).unread(pods, states)[1] == ("m", "success")
 
 
+_OF_OTHER_THINGS = ("FailedScheduling", "FailedMount", "Unhealthy")
+
+
 class Events:
     """A cluster that has these warnings of a pod's host, `ago_s` seconds ago for the first time."""
 
@@ -183,12 +187,14 @@ class Events:
 
     def __init__(self, ago_s: float | None) -> None:
         first = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - (ago_s or 0.0)))
-        told = {"type": "Warning", "firstTimestamp": first, "source": {"component": "kubelet"}}
-        waited = {**told, "firstTimestamp": "2026-01-01T00:00:00Z", "source": {"component": "default-scheduler"}}
-        self._items = [waited, *([] if ago_s is None else [told])]
+        told = {"type": "Warning", "firstTimestamp": first, "reason": "Failed"}
+        others = [{**told, "firstTimestamp": "2026-01-01T00:00:00Z", "reason": why} for why in _OF_OTHER_THINGS]
+        self._items = [*others, *([] if ago_s is None else [told])]
+        self.calls = 0
 
     def call(self, *_: object, **__: object) -> dict[str, Any]:
         """What the API server answers."""
+        self.calls += 1
         return {"items": self._items}
 
 
@@ -200,7 +206,7 @@ def waiting(reason: str) -> Pod:
 
 def late(stuck: Stuck, events: Events, reason: str, limit_s: float) -> bool:
     """Whether the pod has been unable to start for longer than that."""
-    return bool(stuck.late(cast("Any", events), [waiting(reason)], limit_s))
+    return stuck.late(cast("Any", events), [waiting(reason)], limit_s) is not None
 
 
 def test_an_image_that_was_pulled_for_long_may_fail_to_be_pulled_for_a_while() -> None:
@@ -216,4 +222,12 @@ def test_an_image_that_was_pulled_for_long_may_fail_to_be_pulled_for_a_while() -
 def test_a_command_that_looks_once_knows_from_the_hosts_warnings_how_long_a_pod_cannot_start() -> None:
     assert late(Stuck(), Events(90.0), "ImagePullBackOff", 60.0)
     assert not late(Stuck(), Events(30.0), "ImagePullBackOff", 60.0)
-    assert not late(Stuck(), Events(None), "ImagePullBackOff", 60.0), "the scheduler's warnings are of another time"
+    assert not late(Stuck(), Events(None), "ImagePullBackOff", 60.0), "other warnings are about other things"
+
+
+def test_of_many_pods_that_cannot_start_one_is_asked_about() -> None:
+    pods = [replace(waiting("ImagePullBackOff"), uid=f"{number}") for number in range(500)]
+    events = Events(90.0)
+
+    assert Stuck().late(cast("Any", events), pods, 60.0) is not None
+    assert events.calls == 1

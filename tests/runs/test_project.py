@@ -102,6 +102,17 @@ def fetched(work: Path) -> tuple[list[str], ...]:
     return [name for name, *_ in Tree(str(work)).listed("")["files"]], listed
 
 
+def test_a_directory_whose_files_are_not_sent_any_more_is_looked_at_once(tmp_path: Path) -> None:
+    place = Project(tmp_path / "project")
+    place.launch({**{f"data/{number}/f.txt": "" for number in range(20)}, **{f"data/{n}": "" for n in "abcdefgh"}})
+    with mock.patch.object(os, "listdir", wraps=os.listdir) as listed:
+        place.launch({"x.py": ""})
+
+    looks = [call.args[0] for call in listed.call_args_list if str(call.args[0]).startswith(str(place.work))]
+    assert sorted(looks) == sorted(set(looks))
+    assert [path.name for path in place.work.iterdir()] == ["x.py"]
+
+
 def test_what_is_built_from_a_file_is_older_than_what_a_launch_changes_of_it(tmp_path: Path) -> None:
     place = Project(tmp_path / "project")
     one, two, new, built = (place.work / name for name in ("one.c", "dir/two words.c", "new.c", "built.o"))

@@ -43,6 +43,7 @@ def test_variables_of_sbatch_count_where_the_job_file_says_nothing() -> None:
         "SLURM_CONF": "x",
     }
     assert "SBATCH_GPUS_PER_NODE" in inherited.stated(job_file)
+    assert inherited.stated("#SBATCH --clusters=b\n") == ["SBATCH_CLUSTERS", "SLURM_CLUSTERS"]
 
 
 @pytest.mark.slurm
@@ -101,7 +102,7 @@ def test_a_job_file_is_about_its_own_job_and_step(distlaunch: Cli) -> None:
     record = 'echo "${0##*/} $*" >>called\nenv | grep ^SLURM_ >>seen\n'
     env = pretend(distlaunch, {"srun": f"{record}exit 3\n", "scancel": f"{record}exit 1\n", "sleep": ""})
     distlaunch.write("show.py", "print(1)\n")
-    options = ("--setup", "set -euo pipefail", "--render-to", "job")
+    options = ("--setup", "set -euo pipefail; export SLURM_MEM_BIND=local", "--render-to", "job")
     assert distlaunch("slurm", *options, "show.py", env=env).exit_code == 0
     job = distlaunch.directory / "job"
     (job / "cancel.json").touch()
@@ -116,3 +117,4 @@ def test_a_job_file_is_about_its_own_job_and_step(distlaunch: Cli) -> None:
     assert ran.returncode == 3, ran
     assert called[-1] == "scancel 77"
     assert not seen & {"SLURM_CPU_BIND", "SLURM_GPUS_PER_TASK", "SLURM_EXPORT_ENV"}
+    assert "SLURM_MEM_BIND" in seen, "the setup's own choice"

@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import time
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 from ..named_tuple import NamedTuple
 from ..system import files
@@ -70,8 +70,9 @@ def prepare(project: str, run: str, node: int, digest: str, sent: str, entries: 
         touch(project, run, node)
         if state.get("digest") != digest:
             _forget_bytecode(work, sent)
-        for path in sorted(set(known) - set(now), reverse=True):  # first: a link may take its directory's place
-            _remove(work, path, known[path])
+        _remove(
+            work, {path: known[path] for path in set(known) - set(now)}
+        )  # first: a link may take a directory's place
         kept = [note for path in now if (note := _lay(sent, work, path, known.get(path), now[path], run))]
         shutil.rmtree(sent, ignore_errors=True)
         times.write(work, {**same, **new})
@@ -234,20 +235,34 @@ def hash_of(path: str) -> str:
     return found.hexdigest()
 
 
-def _remove(work: str, path: str, before: List[Any]) -> None:
-    """Remove a file that is not sent any more, unless a run has changed it; and then a directory without others."""
+def _remove(work: str, before: Dict[str, List[Any]]) -> None:
+    """Remove files that are not sent any more, unless a run has changed them; then directories without others."""
     import shutil
 
-    target = os.path.join(work, path)
-    above = os.path.join(os.path.realpath(work), os.path.dirname(path))
-    with contextlib.suppress(OSError):
-        # What a link above it leads to is another file.
-        if os.path.realpath(above) == os.path.normpath(above) and _as_sent(target, before):
-            os.unlink(target)
-            while (target := os.path.dirname(target)) != work:
-                if os.listdir(target) == ["__pycache__"]:
-                    shutil.rmtree(os.path.join(target, "__pycache__"))
-                os.rmdir(target)
+    emptied: Set[str] = set()
+    own: Dict[str, bool] = {}
+    for path, told in before.items():
+        below, target = os.path.dirname(path), os.path.join(work, path)
+        if below not in own:
+            own[below] = _is_own(work, below)
+        with contextlib.suppress(OSError):
+            if own[below] and _as_sent(target, told):
+                os.unlink(target)
+                while below and below not in emptied:
+                    emptied.add(below)
+                    below = os.path.dirname(below)
+    for below in sorted(emptied, reverse=True):  # those within it first
+        target = os.path.join(work, below)
+        with contextlib.suppress(OSError):  # it is not empty
+            if os.listdir(target) == ["__pycache__"]:
+                shutil.rmtree(os.path.join(target, "__pycache__"))
+            os.rmdir(target)
+
+
+def _is_own(work: str, below: str) -> bool:
+    """Whether no link leads to that directory: what one leads to are other files."""
+    above = os.path.normpath(os.path.join(os.path.realpath(work), below))
+    return os.path.realpath(above) == above
 
 
 def _forget_bytecode(work: str, sent: str) -> None:
@@ -255,7 +270,9 @@ def _forget_bytecode(work: str, sent: str) -> None:
     import shutil
 
     for above, _, _ in os.walk(sent):
-        shutil.rmtree(os.path.join(work, os.path.relpath(above, sent), "__pycache__"), ignore_errors=True)
+        below = os.path.relpath(above, sent)
+        if _is_own(work, below):
+            shutil.rmtree(os.path.join(work, below, "__pycache__"), ignore_errors=True)
 
 
 def _link_others(work: str, own: str) -> None:

@@ -41,6 +41,9 @@ _REASONS = {
 }
 """Failure classes of the reasons of containers, pods and the condition DisruptionTarget; others are NODE."""
 
+_CANNOT_START = ("Failed", "BackOff", "ErrImageNeverPull", "InspectFailed")
+"""Reasons of the kubelet's events. Volumes that it mounts late, and probes, have others."""
+
 _STARTING = ("ContainerCreating", "PodInitializing", "")
 
 
@@ -179,16 +182,11 @@ def _count(waiting: Sequence[Pod], nodes: Sequence[Sequence[Pod]]) -> str:
     return f"{len(waiting)} of {len(nodes)} pods wait"
 
 
-def first_warning(events: Iterable[Object], source: str) -> float | None:
-    """When the first warning of this source among the events of an object was, in unix seconds; None without any."""
-    warnings = (item for item in events if item.get("type") == "Warning" and source in _sources(item))
-    times = filter(None, (item.get("firstTimestamp") or item.get("eventTime") for item in warnings))
+def cannot_start_since(events: Iterable[Object]) -> float | None:
+    """When a pod's host first reported that its container cannot start, in unix seconds; None if it has not."""
+    reports = (item for item in events if item.get("reason") in _CANNOT_START and item.get("type") == "Warning")
+    times = filter(None, (item.get("firstTimestamp") or item.get("eventTime") for item in reports))
     return min(map(timestamp, times), default=None)
-
-
-def _sources(event: Object) -> tuple[object, ...]:
-    """Who has reported an event, in either of the two fields for that."""
-    return event.get("reportingComponent"), (event.get("source") or {}).get("component")
 
 
 def event_text(events: Iterable[Object]) -> str:

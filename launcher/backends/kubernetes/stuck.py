@@ -24,26 +24,29 @@ class Stuck:
         self._started = set[str]()
         """The uids of pods that were seen when nothing was wrong with them."""
 
-    def late(self, cluster: api.Cluster, pods: Sequence[Pod], limit_s: float) -> list[Pod]:
-        """Those of the pods that could not start for longer than that.
+    def late(self, cluster: api.Cluster, pods: Sequence[Pod], limit_s: float) -> Pod | None:
+        """The pod that could not start for the longest time, if that is longer than the limit.
 
-        What was wrong before this process looked for the first time is known from the pod's warnings.
+        What was wrong before this process looked for the first time is known from the events of one such pod.
         """
-        found, now = [], time.monotonic()
+        now = time.monotonic()
+        new: list[Pod] = []
         for pod in pods:
             if not states.unstartable(pod):
                 self._since.pop(pod.uid, None)
                 self._started.add(pod.uid)
-                continue
-            if pod.uid not in self._since:
-                before_s = 0.0 if pod.uid in self._started else _warned_s(cluster, pod)
-                self._since[pod.uid] = now - before_s
-            if now - self._since[pod.uid] > limit_s:
-                found.append(pod)
-        return found
+            elif pod.uid not in self._since:
+                self._since[pod.uid] = now
+                new += [] if pod.uid in self._started else [pod]
+        if new:
+            first = min(new, key=states.waits_since)
+            self._since[first.uid] -= _reported_s(cluster, first)
+        known = [pod for pod in pods if pod.uid in self._since and states.unstartable(pod)]
+        longest = min(known, key=lambda pod: self._since[pod.uid], default=None)
+        return longest if longest is not None and now - self._since[longest.uid] > limit_s else None
 
 
-def _warned_s(cluster: api.Cluster, pod: Pod) -> float:
-    """For how long its host has warned of this pod; 0 if it has not."""
-    first = states.first_warning(refused.events(cluster, pod.name), "kubelet")
+def _reported_s(cluster: api.Cluster, pod: Pod) -> float:
+    """For how long its host has reported that this pod cannot start; 0 if it has not."""
+    first = states.cannot_start_since(refused.events(cluster, pod.name))
     return max(0.0, time.time() - first) if first is not None else 0.0

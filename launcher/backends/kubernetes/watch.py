@@ -184,7 +184,7 @@ class RunWatch:
 
     def _detail(self, pods: Sequence[Sequence[Pod]], start_timeout_s: float) -> str:
         """What pods wait for. A run that cannot start is ended: its pods would hold their GPUs forever."""
-        for pod in self._stuck.late(self.cluster, [known[-1] for known in pods if known], start_timeout_s):
+        if pod := self._stuck.late(self.cluster, [known[-1] for known in pods if known], start_timeout_s):
             return self._give_up(Failure.NODE, f"pod {pod.name} cannot start: {states.unstartable(pod)}")
         missing = sum(not known for known in pods)
         if missing and (why := self._unmade(pods, start_timeout_s)):

@@ -7,28 +7,34 @@ take those of a job that they are called in.
 from __future__ import annotations
 
 import re
+from itertools import chain
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _STATED = re.compile(r"^#SBATCH\s+--([a-z-]+)", re.MULTILINE)
-_MEMORY = ("MEM_PER_NODE", "MEM_PER_CPU", "MEM_PER_GPU")
-_REQUEUE = ("REQUEUE", "NO_REQUEUE")
+_MEMORY = ("SBATCH_MEM_PER_NODE", "SBATCH_MEM_PER_CPU", "SBATCH_MEM_PER_GPU")
+_REQUEUE = ("SBATCH_REQUEUE", "SBATCH_NO_REQUEUE")
 _NAMES: Mapping[str, tuple[str, ...]] = {
-    "time": ("TIMELIMIT",),
-    "array": ("ARRAY_INX",),
-    "switches": ("REQ_SWITCH", "WAIT4SWITCH"),
+    "time": ("SBATCH_TIMELIMIT",),
+    "array": ("SBATCH_ARRAY_INX",),
+    "clusters": ("SBATCH_CLUSTERS", "SLURM_CLUSTERS"),
+    "hint": ("SBATCH_HINT", "SLURM_HINT"),
+    "switches": ("SBATCH_REQ_SWITCH", "SBATCH_WAIT4SWITCH"),
     **dict.fromkeys(("mem", "mem-per-cpu", "mem-per-gpu"), _MEMORY),
     **dict.fromkeys(("requeue", "no-requeue"), _REQUEUE),
 }
-"""Options whose variables have other names, or exclude one another."""
+"""Options that have several variables, or one of another name, or whose variables exclude one another."""
 
 _FILTERS = {
     "squeue": ("ACCOUNT", "LICENSES", "NAMES", "PARTITION", "QOS"),
     "scancel": ("ACCOUNT", "BATCH", "FULL", "INTERACTIVE", "NAME", "PARTITION", "QOS", "STATE", "USER", "WCKEY"),
 }
 """By command, what follows its name in variables that would hide jobs from it, or have it ask."""
+
+UNSET = "command unset"
+"""In a shell: a variable that is read-only there stays, and does not end it."""
 
 _OF_CLUSTERS = ("SLURM_CONF", "SLURM_JWT")
 _OF_A_JOB = ("SLURM_", "SRUN_")
@@ -37,8 +43,8 @@ _OF_A_JOB = ("SLURM_", "SRUN_")
 def stated(job_file: str) -> list[str]:
     """The variables that would override a line of the job file."""
     options = sorted(set(_STATED.findall(job_file)))
-    names = [name for option in options for name in _NAMES.get(option, (option.replace("-", "_").upper(),))]
-    return [f"SBATCH_{name}" for name in dict.fromkeys(names)]
+    names = (_NAMES.get(option) or (f"SBATCH_{option.replace('-', '_').upper()}",) for option in options)
+    return list(dict.fromkeys(chain(*names)))
 
 
 def hiding(command: str) -> list[str]:
@@ -60,7 +66,7 @@ def without_them(env: Mapping[str, str], overriding: Iterable[str]) -> dict[str,
 
 def unset(overriding: Iterable[str]) -> str:
     """The same as the beginning of a program for the shell of a login node, where no job is."""
-    return f"unset {' '.join(overriding)}\n"
+    return f"{UNSET} {' '.join(overriding)} 2>/dev/null\n"
 
 
 def of_no_job(env: Mapping[str, str]) -> dict[str, str]:

@@ -51,7 +51,7 @@ done
 [ -e "runs/$2/agent.pyz" ] || cp "packs/$3" "runs/$2/agent.pyz" || exit 22
 rm -rf "$in" "claims/$2"
 mkdir "runs/$2/submitted-0" 2>/dev/null || exit 23
-unset $4
+command unset $4 2>/dev/null
 cd "runs/$2" && sbatch "$1/runs/$2/job.sbatch"
 """
 """Takes a tar on stdin; `submitted-0` lets the first attempt be submitted once, whatever becomes of the connection.
@@ -67,7 +67,7 @@ cat > "spec.json.$$" || { rm -f "spec.json.$$"; exit 22; }
 [ "$(wc -c < "spec.json.$$")" -eq "$2" ] || { rm -f "spec.json.$$"; exit 21; }
 [ -r job.sbatch ] && rm -f cancel.json && mv -f "spec.json.$$" spec.json || exit 22
 mkdir "submitted-$3" 2>/dev/null || exit 23
-unset $4
+command unset $4 2>/dev/null
 sbatch "$1/job.sbatch"
 """
 """Takes the new spec on stdin; what else the run needs is in its directory."""

@@ -69,7 +69,9 @@ def send(job_file: str) -> str:
 def _environment(job_file: str) -> dict[str, str]:
     """That of sbatch, which says itself what is wrong with a file that cannot be read."""
     with contextlib.suppress(OSError):
-        return inherited.without_them(os.environ, inherited.stated(input_file.read_text(Path(job_file))))
+        return inherited.without_them(
+            os.environ, inherited.stated(input_file.read(Path(job_file)).decode(errors="replace"))
+        )
     return dict(os.environ)
 
 
