@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.agent.ssh import begin
+from launcher.agent.ssh import begin, container, preflight, run
+from launcher.agent.ssh.user_files import HostError
 from launcher.agent.system import processes
 
 if TYPE_CHECKING:
@@ -75,3 +78,30 @@ def test_an_agent_that_gives_no_sign_is_not_waited_for_without_end(
         for fd in (opens, gate, hears, says):
             os.close(fd)
         os.waitpid(pid, 0)
+
+
+def test_an_agent_that_gives_no_sign_is_ended_before_another_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's systemd starts it first; what that pulls for long could start beside the second one, unrecorded."""
+    tried = tmp_path / "tried"
+    for name in ("systemd-run", "podman"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho $$ >>{tried}\nexec sleep 600\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(begin, "FIRST_LINE_S", 0.5)
+    monkeypatch.setattr(preflight, "supervisor", lambda: "systemd")
+    monkeypatch.setattr(container, "words", lambda *_: ["podman"])
+    own = tmp_path / "run/nodes/0"
+    own.mkdir(parents=True)
+    request = {"directory": str(tmp_path / "run"), "node_rank": 0, "secrets": {}, "job": {}}
+    request["container"] = {"python": "python3"}
+
+    with pytest.raises(HostError, match="has sent nothing"):
+        run._spawn(request, str(own), str(tmp_path), "spec.json", {})
+
+    pids = [int(line) for line in tried.read_text().split()]
+    assert len(pids) == 2
+    for pid in pids:
+        with suppress(ChildProcessError):  # it was reaped
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL

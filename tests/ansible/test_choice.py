@@ -49,7 +49,7 @@ ARGS = {
     "least": 2,
     "digest": "d",
     "snapshot_bytes": 0,
-    "gpus_matter": True,
+    "gpus_matter": [f"h{number}" for number in range(9)],
     "torch": True,
     "own_disk": [],
     "cwd": "",
@@ -91,6 +91,13 @@ def test_spares_take_the_places_of_hosts_without_what_others_have(plugin: Any) -
     assert {host: problem["kind"] for host, problem in problems.items()} == {"h2": "gpus", "h3": "unreachable"}
     assert (choice["master"], choice["others"], choice["copying"], choice["lacking"]) == ("h1", ["h4"], ["h1"], ["h1"])
     assert plugin.choose({host: found[host] for host in ("h1", "h2", "h3")}, ARGS)[2] is None
+
+
+def test_only_hosts_whose_workers_are_counted_by_gpus_need_them(plugin: Any) -> None:
+    found = {"h1": facts("h1", gpus=8, **NOTHING), "c1": facts("c1", **NOTHING)}
+
+    assert plugin.choose(found, {**ARGS, "gpus_matter": ["h1"]})[0] == {}
+    assert plugin.choose(found, {**ARGS, "gpus_matter": ["h1", "c1"]})[0].keys() == {"c1"}
 
 
 def test_a_run_that_can_do_with_fewer_nodes_begins_with_those_that_are_there(plugin: Any) -> None:

@@ -27,7 +27,8 @@ def preflight(request: Dict[str, Any]) -> Dict[str, Any]:
     directory = os.path.join(base, "runs", request["run"])
     if request["run"] and request.get("starts"):
         os.makedirs(directory, mode=0o700, exist_ok=True)
-    _probe(directory if os.path.isdir(directory) else base)
+    if request.get("probes"):  # not to look at runs, or to end them: on a full disk that is what helps
+        _probe(directory if os.path.isdir(directory) else base)
     snapshot = str(request.get("digest") or "")
     disk = os.statvfs(base)
     return {
@@ -43,7 +44,7 @@ def preflight(request: Dict[str, Any]) -> Dict[str, Any]:
         "directory": directory,
         "free_bytes": disk.f_bavail * disk.f_frsize,
         "agent_path": os.path.join(base, "agents", request["agent"] + ".pyz"),
-        "has_files": bool(snapshot) and os.path.isdir(os.path.join(base, "snapshots", snapshot)),
+        "has_files": bool(snapshot) and _has_files(os.path.join(base, "snapshots", snapshot), directory),
         "has_cwd": os.path.isdir(request["cwd"]) if request.get("cwd") else True,
         "addresses": routes.candidates(socket.gethostname()),
         "machine": machine(),
@@ -52,6 +53,11 @@ def preflight(request: Dict[str, Any]) -> Dict[str, Any]:
         "user_processes_end": _ends_with_session(),
         "replaced": request.get("replaced"),
     }
+
+
+def _has_files(snapshot: str, run: str) -> bool:
+    """Whether the files are here, or where an earlier attempt of the run had them: snapshots are not kept for ever."""
+    return os.path.isdir(snapshot) or (os.path.basename(run) != "" and os.path.isdir(os.path.join(run, "work")))
 
 
 def machine() -> List[Any]:

@@ -145,8 +145,9 @@ def _spawn(request: Request, own: str, cwd: str, spec: str, about: Request) -> R
         if begun and identity["start_ticks"] is not None:
             HOLDER.close()  # the agent has it
             return identity
+        if status is None:  # it might start later, beside the next one
+            os.kill(pid, signal.SIGKILL)
     if status is None:
-        os.kill(pid, signal.SIGKILL)
         raise HostError(f"the agent has sent nothing for {begin.FIRST_LINE_S:.0f} s")
     with open(os.path.join(own, "stderr"), encoding="utf-8", errors="replace") as err_file:
         said = err_file.read()[-2000:].strip().splitlines()

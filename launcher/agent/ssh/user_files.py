@@ -127,6 +127,9 @@ def _in_project(request: Request, snapshot: str, work: str) -> List[str]:
     os.makedirs(directory, mode=0o700, exist_ok=True)
     if os.path.isdir(work) and not os.path.islink(work):
         return []  # its own, from an earlier attempt
+    if os.path.isdir(work) and not os.path.isdir(snapshot):
+        project.touch(directory, run, int(request["node_rank"]))
+        return ["the files that were sent are not kept any more, so it starts with those that are there"]
     sent = f"{directory}/sent-{run}-{os.getpid()}"
     entries = _copy(snapshot, request["digest"], sent)
     with contextlib.suppress(FileNotFoundError):

@@ -110,7 +110,7 @@ def hosts(inventory: Sequence[str], limit: str, env: Mapping[str, str], exclude:
     shown = ", ".join(inventory) or "of ansible.cfg"
     if done.returncode:
         raise SpecError(f"inventory {shown}: {_first_error(said)}", hint=None if inventory else _HINT)
-    groups = json.loads(done.stdout)
+    groups = _answer(done.stdout, shown)
     variables = groups.pop("_meta", {}).get("hostvars", {})
     names = {name for group in groups.values() for name in group.get("hosts", ())}
     unknown = re.findall(r"Could not match supplied host pattern, ignoring: (\S+)", said)
@@ -126,6 +126,17 @@ def hosts(inventory: Sequence[str], limit: str, env: Mapping[str, str], exclude:
     if not found:
         raise SpecError(f"inventory {shown}: all of its hosts are excluded", hint=f"excluded: {exclude}")
     return sorted(found, key=_order)
+
+
+def _answer(said: str, inventory: str) -> dict[str, Any]:
+    """The object at the end of what ansible-inventory prints: before it, there is more if it is to be verbose."""
+    begins = re.search(r"^\{", said, re.MULTILINE)
+    try:
+        answer: dict[str, Any] = json.JSONDecoder().raw_decode(said, begins.start() if begins else 0)[0]
+    except ValueError as error:
+        first = said.strip().partition("\n")[0] or "nothing"
+        raise SpecError(f"inventory {inventory}: ansible-inventory prints no list of hosts, but {first!r}") from error
+    return answer
 
 
 def _order(host: Host) -> tuple[float, Any]:

@@ -266,9 +266,12 @@ class HostStreams:
 
 def fetch(handle: AnsibleHandle, limit_s: float) -> list[Tail]:
     """Fetch what is new of all streams once; nodes that do not answer in time stay `unknown`."""
+    allow_files(_FILES_PER_NODE * len(handle["nodes"]))
     pump = Pump([Tail(node, Path(handle["run_dir"]), once=True) for node in handle["nodes"]])
     limit = time.monotonic() + limit_s
-    while not all(tail.finished or tail.lost_at is not None for tail in pump.tails) and time.monotonic() < limit:
-        pump.turn(0.1)
-    pump.close()
+    try:
+        while not all(tail.finished or tail.lost_at is not None for tail in pump.tails) and time.monotonic() < limit:
+            pump.turn(0.1)
+    finally:
+        pump.close()
     return list(pump.tails)

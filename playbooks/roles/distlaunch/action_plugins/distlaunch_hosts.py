@@ -19,7 +19,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from ansible import constants
+from ansible import constants, context
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
@@ -30,7 +30,7 @@ import distlaunch_choice
 import distlaunch_ssh
 from distlaunch_archive import Archive
 from distlaunch_asking import Asking
-from distlaunch_inventory import Target, target
+from distlaunch_inventory import Play, Target, target
 from distlaunch_lease import Leases
 from distlaunch_start import Start, text_of
 
@@ -108,7 +108,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         request = {name: self._args[name] for name in ("dir", "run", "digest", "cwd", "contract")}
         if self._args["do"] in ("find", "survey", "list", "standing"):
             request["run"] = ""
-        request.update(call="preflight", starts=self._args["do"] == "start", agent=self._archive.name)
+        do = self._args["do"]
+        request.update(call="preflight", starts=do == "start", probes=do in ("start", "look"), agent=self._archive.name)
         request.update(rule=self._archive.rule_text(), whole_ns=self._archive.rule.WHOLE_NS, trusted=self._trusted)
         request.update(program=self._archive.program(), bytecode=self._archive.places())
         program = self._archive.boot()
@@ -122,7 +123,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def _find(self, host: str) -> None:
         """Note how the host is reached, which takes Ansible some milliseconds."""
         of_all = {"rule": self._archive.rule, "trusted": self._trusted, "here": self._args.get("here")}
-        there = target(host, self._hostvars, self._play_context, **of_all, proxy=self._proxy)
+        play = Play(self._task, self._play_context, context.CLIARGS)
+        there = target(host, self._hostvars, play, **of_all, proxy=self._proxy)
         part = self._parts.get(host)
         self._targets[host] = there._replace(workers=str(part["workers"])) if part else there
 
@@ -150,7 +152,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
     def _choose(self, found: Mapping[str, Answer]) -> dict[str, Any] | None:
         """The choice of hosts, None if there are too few; also reports the hosts' problems."""
-        args = {**self._args, "own_disk": [host for host in found if not self._targets[host].shared]}
+        own_disk = [host for host in found if not self._targets[host].shared]
+        counted = [host for host in found if self._targets[host].workers == "auto"]
+        args = {**self._args, "own_disk": own_disk, "gpus_matter": counted}
         problems, notes, choice = distlaunch_choice.choose(found, args)
         self._asking.result.update(problems=problems, notes=notes, choice=choice or {})
         self._asking.report(problems=problems, notes=notes, choice=choice or {})

@@ -225,18 +225,17 @@ def find_problems(found: Mapping[str, Facts], args: Facts) -> tuple[dict[str, Pr
 def _needs(host: str, args: Facts) -> dict[str, Any]:
     """What matters on a host: with roles, what its role needs."""
     part = (args.get("parts") or {}).get(host)
-    return {**args, **part, "gpus_matter": part["workers"] == "auto"} if part else dict(args)
+    return {**args, **(part or {}), "gpus_matter": host in args["gpus_matter"]}
 
 
 def _alike(good: Mapping[str, Facts], problems: dict[str, Problem], needs: Mapping[str, Facts]) -> None:
     """Reject hosts that lack what most others of the same role have."""
-    need = needs[next(iter(good))]
-    if need["torch"]:
+    if needs[next(iter(good))]["torch"]:
         _different(good, problems, "torch", "torch")
     _different(good, problems, "framework", "its framework")
-    if need["gpus_matter"] and any(facts["gpus"] for facts in good.values()):
+    if any(facts["gpus"] for facts in good.values()):
         for host, facts in good.items():
-            if not facts["gpus"]:
+            if needs[host]["gpus_matter"] and not facts["gpus"]:
                 message = "no GPUs here, but other hosts have some: does nvidia-smi work?"
                 problems.setdefault(host, {"kind": "gpus", "message": message})
 

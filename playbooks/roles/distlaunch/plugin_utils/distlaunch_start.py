@@ -66,6 +66,10 @@ class Start:
             self._stop()
 
     def _unpack(self, host: str) -> Answer:
+        if not os.path.exists(self._args["payload"]):
+            return {
+                "problem": "the files that were sent are not kept any more, neither here nor on the host: launch anew"
+            }
         request = {"call": "files", "dir": self._args["dir"], "digest": self._args["digest"]}
         return self._asking.ask(host, request, self._args["payload"], times=_FILES_TIMES)
 
