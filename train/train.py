@@ -65,11 +65,13 @@ class Trainer:
     def train_step(self, batch: loader.Batch) -> Tensor:
         """Run forward, backward and update; return the mean loss over this rank's samples."""
         self.net.zero_grad()
-        parts = list(zip(batch.images.chunk(self.config.accumulate), batch.labels.chunk(self.config.accumulate)))
+        count = max(1, min(self.config.accumulate, (batch.end - batch.start) // self.world.world_size))  # on all ranks
+        parts = zip(batch.images.tensor_split(count), batch.labels.tensor_split(count))
         total = torch.zeros((), device=self.world.device)
-        for number, (images, labels) in enumerate(parts, 1):
-            share = len(labels) / len(batch.labels)
-            with self.sync.part(last=number == len(parts)):
+        for number, part in enumerate(parts, 1):
+            share = len(part[1]) / len(batch.labels)  # 0 if too many samples are damaged: only in the collectives
+            images, labels = part if share else (batch.images[:1], batch.labels[:1])
+            with self.sync.part(last=number == count):
                 with self.log.own_time:
                     logits = self.network.logits(images)
                     loss = cross_entropy(logits, labels, label_smoothing=self.config.label_smoothing) * share

@@ -93,6 +93,44 @@ def test_steps_of_three_ranks_are_those_of_plain_torch_on_all_samples(
     assert tested["accuracy5"] == plain["correct5"] / 12
 
 
+PARTS = """
+import json, sys; sys.path.insert(0, {scripts!r})
+import torch, train
+from dataclasses import replace
+from trainer.world import process_group
+
+with process_group() as world:
+    trainer, sizes = train.Trainer(world), []
+    trainer.net.register_forward_hook(lambda net, args, out: sizes.append(len(args[0])))
+    (batch,) = trainer.batches.train(0)
+    few = batch if world.rank == 0 else replace(batch, images=batch.images[:3], labels=batch.labels[:3])
+    expected = torch.nn.functional.cross_entropy(trainer.network.own_logits(few.images), few.labels).item()
+    sizes.clear()
+    losses = [trainer.train_step(few).item(), expected]
+    trainer.train_step(batch)
+    print(json.dumps([sizes, losses]))
+    trainer.close()
+    del trainer
+"""
+
+
+def test_all_ranks_make_their_batches_into_the_same_number_of_parts(
+    ranks: Together, scripts: Path, tmp_path: Path
+) -> None:
+    """With 15 and 14 samples, and once with 3 after damage: a part is a collective if the weights are sharded."""
+    driver = tmp_path / "driver.py"
+    driver.write_text(PARTS.format(scripts=str(scripts)))
+    flags = "--data synthetic --samples 29 --image-shape 1x8x8 --classes 6 --batch-size 14 --accumulate 8"
+
+    done = ranks(2, driver, *flags.split(), "--sync", "average-gradients")
+
+    assert done.codes == [0, 0], done.stderr
+    sizes, losses = zip(*(json.loads(out.splitlines()[-1]) for out in done.outs), strict=True)
+    assert sizes[0] == [2, 2, 2, 2, 2, 2, 2, 1] * 2
+    assert sizes[1] == [1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 1, 1]
+    assert [loss for loss, _ in losses] == pytest.approx([mean for _, mean in losses], rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("schedule", "share", "part"),
     [
