@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
@@ -151,3 +152,18 @@ def test_threads_are_as_many_as_asked_for_or_this_ranks_share_of_the_cores(
     assert thread_count(parse([], 1), given.world, digits) == 0, "nothing to decode"
     for one in (given, none, unset):
         one.close()
+
+
+def test_a_row_of_the_table_keeps_no_images_of_its_batches(photographs: Path) -> None:
+    """Also of thousands of steps on a GPU."""
+    import torch
+    from trainer.log import Row
+
+    ours, row, images = batches("--data", spelt_out(photographs), "--workers", "0"), Row(), []
+    for batch in ours.train(0):
+        row.add(batch, torch.zeros(()))
+        images.append(weakref.ref(batch.images))
+    del batch
+
+    assert row.samples == 54
+    assert [one() for one in images] == [None] * len(row.losses)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from trainer.datasets.dataset import Data
     from trainer.loader import Batch
     from trainer.loop import Score
+    from trainer.sources import Numbers
     from trainer.stop import StopVote
     from trainer.world import World
 
@@ -38,12 +39,14 @@ class Row:
     """One rank's measurements since the row began."""
 
     def __init__(self) -> None:
-        self.losses: list[tuple[Tensor, Batch]] = []
+        self.losses: list[tuple[Tensor, int, Numbers]] = []
+        """Of each step: the loss, how many samples count, and their numbers; not the batch, whose images would stay."""
+
         self.samples, self.load_s, self.begin_s = 0, 0.0, time.perf_counter()
 
     def add(self, batch: Batch, loss: Tensor) -> None:
         """Count one step."""
-        self.losses.append((loss, batch))
+        self.losses.append((loss, batch.samples, batch.numbers))
         self.samples += batch.samples
         self.load_s += batch.load_s
 
@@ -151,10 +154,10 @@ class RunLog:
         """
         row = self._row
         losses = (
-            torch.stack([loss for loss, _ in row.losses]).double().tolist()
+            torch.stack([loss for loss, *_ in row.losses]).double().tolist()
         )  # waits for the GPU, so the times below include its work
         wall_s, own_s = time.perf_counter() - row.begin_s, self.own_time.take_s() + row.load_s
-        own_loss = sum(loss * batch.samples for loss, (_, batch) in zip(losses, row.losses) if batch.samples)
+        own_loss = sum(loss * samples for loss, (_, samples, _) in zip(losses, row.losses) if samples)
         every = self.world.gather(own_loss, row.samples, row.load_s, wall_s, own_s / max(1, self.steps))
         loss, samples, load_s, total_s, _ = map(sum, zip(*every))
         if not math.isfinite(loss):
@@ -187,7 +190,7 @@ class RunLog:
                 progress.step - len(losses) + 1 + first,
                 self.world.rank,
                 losses[first],
-                self._row.losses[first][1].numbers[:16].tolist(),
+                self._row.losses[first][2][:16].tolist(),
             )
         dist.all_gather_object(found, mine)
         step, rank, loss, numbers = min(one for one in found if one)
