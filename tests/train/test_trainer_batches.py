@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainer.loader import Batches
+    from trainer.world import World
+
+    from tests.train.conftest import Alone
 
 pytestmark = pytest.mark.torch
 
@@ -105,6 +108,50 @@ def test_a_damaged_image_is_skipped_counted_and_named(
     assert "data-000000.tar: 00000007.jpg" in said
     with pytest.raises(TrainingError, match=r"00000007\.jpg: .*\(--strict\)"):
         list(batches(*argv, "--strict").train(0))
+
+
+def cut(directory: Path, *numbers: int) -> list[str]:
+    """Cut these samples off after 100 bytes; returns the flags to train and test on all."""
+    names = {f"{number:08d}.jpg" for number in numbers}
+    for shard in directory.glob("*.tar"):
+        rebuilt(shard, lambda name, blob: blob[:100] if name in names else blob)
+    return ["--data", spelt_out(directory), "--test-data", spelt_out(directory), "--workers", "0"]
+
+
+def test_a_batch_whose_samples_are_all_damaged_takes_part_and_does_not_count(photographs_copy: Path) -> None:
+    """The last test sample is a batch of its own, and the first stands in where a rank's last batch is empty."""
+    flags = cut(photographs_copy, 0, 59)
+
+    alone = list(batches(*flags, "--batch-size", "59").test())
+    without = list(batches(*flags, "--batch-size", "2", rank=6, count=7).test())
+
+    assert [batch.samples for batch in alone] == [58, 0]
+    for last in (alone[-1], without[-1]):
+        assert (last.samples, last.labels.tolist(), bool(last.images.any())) == (0, [0], False)
+
+
+def test_a_run_goes_on_after_steps_whose_samples_are_all_damaged(photographs_copy: Path, alone: Alone) -> None:
+    flags = [*cut(photographs_copy, 7, 59), "--model", "small", "--image-shape", "3x24x32", "--batch-size", "1"]
+
+    run = alone("train.py", *flags, "--epochs", "1", "--log-every", "1", "--report", "none")
+
+    assert run.returncode == 0, run.stderr
+    assert "2 damaged samples skipped so far" in run.stdout
+    assert "of 58)" in run.stdout
+
+
+def test_damage_without_an_end_is_an_error(photographs_copy: Path, world: World) -> None:
+    import torch
+    from trainer import loop
+    from trainer.errors import TrainingError
+
+    flags = cut(photographs_copy, *range(SAMPLES))
+    few = batches(*flags, "--batch-size", "59")
+
+    with pytest.raises(TrainingError, match=r"all 4 samples of a batch are damaged, .*\.tar: 000000"):
+        list(batches(*flags, "--batch-size", "4").train(0))
+    with pytest.raises(TrainingError, match="all test samples are damaged"):
+        loop.evaluate(lambda images: torch.zeros(len(images), 4), torch.nn.Identity(), few, world, lambda: False)
 
 
 def test_a_directory_of_classes_trains_like_its_shards(photographs: Path, tmp_path: Path) -> None:

@@ -31,6 +31,9 @@ LEAST, MOST = 4, 16
 TASKS = 4
 """Tasks for each thread in the batches that are loaded ahead, if they are not too small: none waits long for others."""
 
+LOST = 8
+"""Batches in a row, all of whose samples are damaged, before the run fails: the files are of another kind, or gone."""
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -87,6 +90,8 @@ class Batches:
         self.order = make_order(config, world, len(data.train))
         self.threads = thread_count(config, world, data.train)
         self._pool = _single_threads(self.threads) if self.threads else None
+        self._lost: collections.Counter[Source] = collections.Counter()
+        """Wholly damaged batches in a row, by source."""
 
     def train(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of `epoch` after its first `start` samples."""
@@ -165,16 +170,19 @@ class Batches:
         return done
 
     def _end(self, source: Source, pending: _Pending) -> tuple[_Job, Tensor, Tensor]:
-        """Wait for a batch, and remove its damaged samples."""
+        """Wait for a batch, and remove its damaged samples; if none is left, none of it counts."""
         job, images, labels, parts = pending
         bad = [first + place for first, part in parts for place in part.result()]
-        if not bad:
-            return job, images, labels
         good = np.setdiff1d(np.arange(len(labels)), bad)
-        if not len(good):
+        self._lost[source] = 0 if len(good) else self._lost[source] + (job.samples > 0)
+        if self._lost[source] == LOST:
             raise TrainingError(
                 f"all {len(bad)} samples of a batch are damaged, the first of them {source.name(job.numbers[0])}"
             )
+        if not bad:
+            return job, images, labels
+        if not len(good):  # the other ranks wait for this one in the step's collectives
+            return job._replace(samples=0), images.zero_(), labels
         kept = torch.from_numpy(good)
         counted = min(job.samples, len(good))
         return job._replace(numbers=job.numbers[good], samples=counted), images[kept], labels[kept]

@@ -153,15 +153,15 @@ class RunLog:
         Raises `TrainingError` on all ranks if a loss is not finite.
         """
         row = self._row
-        losses = (
-            torch.stack([loss for loss, *_ in row.losses]).double().tolist()
-        )  # waits for the GPU, so the times below include its work
+        # Waits for the GPU, so the times below include its work:
+        losses = torch.stack([loss for loss, *_ in row.losses]).double().tolist()
         wall_s, own_s = time.perf_counter() - row.begin_s, self.own_time.take_s() + row.load_s
         own_loss = sum(loss * samples for loss, (_, samples, _) in zip(losses, row.losses) if samples)
         every = self.world.gather(own_loss, row.samples, row.load_s, wall_s, own_s / max(1, self.steps))
         loss, samples, load_s, total_s, _ = map(sum, zip(*every))
         if not math.isfinite(loss):
             self._no_number(losses, progress)
+        samples = max(1, samples)  # all may be damaged
         numbers = {
             "batch_size": self.config.batch_size * self.world.world_size,
             "loss": loss / samples,

@@ -10,6 +10,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from trainer.errors import TrainingError
+
 if TYPE_CHECKING:
     from trainer.loader import Batches
     from trainer.world import World
@@ -48,7 +50,7 @@ def evaluate(
     """Score `forward` on the test set, over all ranks; each sample is counted once.
 
     `forward` must call `net` without its wrapper, because ranks may hold unequal shares. Raises `Interrupted` if the
-    ranks agree that they are `stopping`.
+    ranks agree that they are `stopping`, `TrainingError` if no sample can be used.
     """
     for buffer in net.buffers():  # running means differ by rank; a checkpoint holds rank 0's
         dist.broadcast(buffer, src=0)
@@ -67,6 +69,8 @@ def evaluate(
             raise Interrupted
     net.train()
     sums = world.sum(correct.item(), loss.item(), correct5.item(), total)
+    if not sums[3]:
+        raise TrainingError("all test samples are damaged")
     return Score(round(sums[0]), round(sums[3]), sums[1] / sums[3], round(sums[2]))
 
 
