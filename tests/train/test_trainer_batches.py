@@ -82,6 +82,23 @@ def test_a_batch_is_the_same_however_many_threads_load_it_and_wherever_the_epoch
         assert torch.equal(ours.labels, theirs.labels)
 
 
+def middles(photographs: Path, data: str, *flags: str) -> list[bool]:
+    """For each training sample of an epoch, whether it is an image as the test set has it."""
+    ours = batches("--data", data, "--test-data", spelt_out(photographs), "--workers", "0", *flags)
+    tested = {image.numpy().tobytes() for batch in ours.test() for image in batch.images}
+    return [image.numpy().tobytes() in tested for batch in ours.train(0) for image in batch.images]
+
+
+@pytest.mark.parametrize(
+    ("data", "reader"), [("{}", ""), ("pipe:cat {}", "--reader webdataset --samples 32 --classes 4")]
+)
+def test_without_augmentation_the_middle_of_an_image_is_taken(photographs: Path, data: str, reader: str) -> None:
+    images = data.format(spelt_out(photographs))
+
+    assert all(middles(photographs, images, *reader.split(), "--no-augment"))
+    assert not any(middles(photographs, images, *reader.split()))
+
+
 def whole_end(ours: Batches, steps: int) -> int:
     return list(ours.order.spans())[steps - 1][1]
 

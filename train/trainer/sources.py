@@ -97,9 +97,17 @@ class EncodedImages:
     decodes, dtype = True, torch.uint8
 
     def __init__(
-        self, files: Files, shape: Shape, *, seed: int, strict: bool = False, classes: int | None = None
+        self,
+        files: Files,
+        shape: Shape,
+        *,
+        seed: int,
+        augment: bool,
+        strict: bool = False,
+        classes: int | None = None,
     ) -> None:
-        self.files, self.shape, self.seed, self.strict, self.classes = files, shape, seed, strict, classes
+        self.files, self.shape, self.seed, self.augment, self.strict = files, shape, seed, augment, strict
+        self.classes = classes
         self.damaged: set[int] = set()
         """Numbers of the samples that this rank could not use so far."""
         self._lock = threading.Lock()
@@ -110,7 +118,7 @@ class EncodedImages:
     def fill(self, numbers: Numbers, epoch: Optional[int], images: Tensor, labels: Tensor) -> list[int]:
         """See the module's docstring. If `strict`, raises `TrainingError` for a damaged image."""
         draws: Sequence[Any] = [None] * len(numbers)
-        if epoch is not None:
+        if epoch is not None and self.augment:
             draws = order.uniforms(numbers, decode.DRAWS, order.key(self.seed, epoch)).tolist()
         bad = []
         classes = np.empty(len(numbers), np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from trainer.decode import need_torchvision
@@ -62,8 +63,8 @@ def encoded(config: Config, train: Files, test: Optional[Files], classes: Option
     """Data of images to decode; without a test set, a fixed tenth of them is held out."""
     need_torchvision(f"--data {config.data}")
     known = classes or len(train.classes)  # type: ignore[attr-defined]  # only directories come without `classes`
-    options: dict[str, Any] = {"seed": config.seed, "strict": config.strict, "classes": known}
-    make: Callable[[Files], EncodedImages] = lambda files: EncodedImages(files, config.image_shape, **options)  # noqa: E731
+    options: dict[str, Any] = {"seed": config.seed, "augment": config.augment, "strict": config.strict}
+    make: Callable[[Files], EncodedImages] = partial(EncodedImages, shape=config.image_shape, classes=known, **options)
     training: Source = make(train)
     if test is not None:
         testing: Source = make(test)

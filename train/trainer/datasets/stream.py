@@ -106,7 +106,8 @@ def load(config: Config) -> Data:
         shards.expand(config.data)
     test = shards.open_shards(config.test_data)
     seed = order.key(config.seed, int(os.environ.get("RANK", "0"))) >> 1
-    options: dict[str, Any] = {"strict": config.strict, "classes": config.classes, "seed": config.seed}
+    options: dict[str, Any] = {"seed": config.seed, "augment": config.augment, "strict": config.strict}
+    options["classes"] = config.classes
     train = EncodedImages(Stream(config.data, config.samples, seed), config.image_shape, **options)
     testing = EncodedImages(test, config.image_shape, **options)
     return Data(train, testing, config.classes, IMAGENET_MEAN, IMAGENET_STD, test.problems)
