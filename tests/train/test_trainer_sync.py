@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -190,3 +192,29 @@ def test_an_older_torch_refuses_fsdp_in_one_sentence(ranks: Together, scripts: P
 
     assert set(done.codes) == {2}
     assert "--sync fsdp on cpu needs a newer torch; this is 2.4.1" in done.stderr
+
+
+REPLICAS = """
+import sys; sys.path.insert(0, {scripts!r})
+import torch
+from torch import nn
+from trainer.replicas import Replicas
+torch.set_num_threads(1)
+net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 14 * 14, 10))
+replicas = Replicas(net, [torch.device("cpu")] * 4)
+assert len(list(replicas.parameters())) == len(list(net.parameters()))
+for step in range(1, 31):
+    mean, images = net[1].running_mean.clone(), torch.randn(32, 3, 16, 16)
+    replicas(images).sum().backward()
+    with torch.no_grad():
+        own = net[0](images[:8]).mean((0, 2, 3))
+    assert int(net[1].num_batches_tracked) == step, "the first replica's are the model's"
+    assert torch.allclose(net[1].running_mean, 0.9 * mean + 0.1 * own, atol=1e-5)
+"""
+
+
+def test_replicas_at_once_do_not_take_each_others_tensors(scripts: Path) -> None:
+    code = REPLICAS.format(scripts=str(scripts))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode == 0, done.stderr

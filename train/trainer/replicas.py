@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -14,6 +15,9 @@ class Replicas(nn.Module):
     def __init__(self, net: nn.Module, devices: list[torch.device]) -> None:
         super().__init__()
         self.net, self.devices = net, devices
+        self._modules_of = (net, *(copy.deepcopy(net).to("meta") for _ in devices[1:]))
+        """One for each device, as a call puts its tensors into its module; no parts of this one, as it is a tuple."""
+
         self.threads = ThreadPoolExecutor(len(devices), thread_name_prefix="replica")
 
     def forward(self, images: Tensor) -> Tensor:
@@ -25,10 +29,12 @@ class Replicas(nn.Module):
         return torch.cat([one.result().to(images.device) for one in running])
 
     def _run(self, number: int, share: Tensor, autocast: bool, dtype: torch.dtype) -> Tensor:
-        device = self.devices[number]
+        device, net = self.devices[number], self._modules_of[number]
+        for own, original in zip(net.modules(), self.net.modules()):
+            own.training = original.training
         state: dict[str, Tensor] = {name: value.to(device) for name, value in self.net.named_parameters()}
         if number:  # the first replica's running means are the model's
             state |= {name: value.to(device, copy=True) for name, value in self.net.named_buffers()}
         with torch.autocast(device.type, dtype, enabled=autocast):
-            logits: Tensor = torch.func.functional_call(self.net, state, (share.to(device),))
+            logits: Tensor = torch.func.functional_call(net, state, (share.to(device),))
         return logits

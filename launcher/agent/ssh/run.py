@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from functools import partial
-from typing import Any, BinaryIO, Dict, List, Mapping, NoReturn, Tuple
+from typing import Any, BinaryIO, Dict, List, Mapping, NoReturn, Optional, Tuple
 
 from .. import protocol, roles
 from ..forkserver import forks, prefork
@@ -147,11 +147,16 @@ def _spawn(request: Request, own: str, cwd: str, spec: str, about: Request) -> R
             return identity
         if status is None:  # it might start later, beside the next one
             os.kill(pid, signal.SIGKILL)
+    raise HostError(_not_begun(own, status))
+
+
+def _not_begun(own: str, status: Optional[int]) -> str:
+    """What became of an agent; `status`: its exit code, if it has exited."""
     if status is None:
-        raise HostError(f"the agent has sent nothing for {begin.FIRST_LINE_S:.0f} s")
-    with open(os.path.join(own, "stderr"), encoding="utf-8", errors="replace") as err_file:
-        said = err_file.read()[-2000:].strip().splitlines()
-    raise HostError(f"the agent exited right after its start: {said[-1] if said else begin.how(status)}")
+        return f"the agent has sent nothing for {begin.FIRST_LINE_S:.0f} s"
+    with open(os.path.join(own, "stderr"), encoding="utf-8", errors="replace") as file:
+        said = file.read()[-2000:].strip().splitlines()
+    return f"the agent exited right after its start: {said[-1] if said else begin.how(status)}"
 
 
 def _become_agent(
