@@ -77,6 +77,39 @@ def test_a_named_checkpoint_is_taken(world: World, out: Path) -> None:
     assert weight(run) == 1.0
 
 
+def test_a_run_that_goes_back_keeps_what_it_saves_and_the_best(
+    world: World, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (out / "best.json").write_text('{"checkpoint": "checkpoint-00000012.pt", "accuracy": 0.9}')
+    (out / "checkpoint-best.pt").write_bytes((out / "checkpoint-00000012.pt").read_bytes())
+    run = checkpoints(world, out, "--resume", str(out / "checkpoint-00000012.pt"), "--keep", "1")
+    run.restore()
+
+    for step in (13, 14):
+        run.save(progress(epoch=1, epoch_samples=1, step=step, samples=1500), accuracy=0.5)
+        assert run.finish() == out / f"checkpoint-000000{step}.pt"
+
+    assert sorted(path.name for path in out.iterdir()) == [
+        "best.json", "checkpoint-00000012.pt", "checkpoint-00000014.pt", "checkpoint-best.pt",
+        "left-checkpoint-00000025.pt",
+    ]  # fmt: skip
+    assert "now left-checkpoint-00000025.pt" in capsys.readouterr().err
+    assert checkpoints(world, out).restore().step == 14
+
+
+@pytest.mark.parametrize("name", ["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT", "DISTLAUNCH_ATTEMPT"])
+def test_a_run_that_is_started_again_goes_on_from_its_own(
+    world: World, out: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "1")
+
+    assert checkpoints(world, out, "--resume", "never").restore() == two()
+    assert checkpoints(world, out, "--resume", str(out / "checkpoint-00000012.pt")).restore() == two()
+
+    monkeypatch.setenv(name, "0")
+    assert checkpoints(world, out, "--resume", str(out / "checkpoint-00000012.pt")).restore() == one()
+
+
 def test_random_numbers_continue_where_they_were(world: World, tmp_path: Path) -> None:
     """Torch's, Python's and numpy's."""
     import numpy as np

@@ -8,6 +8,7 @@ directory's `.metadata` comes last).
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -22,7 +23,7 @@ import torch.distributed as dist
 from trainer import sharded
 from trainer.errors import InputError
 from trainer.files import whole
-from trainer.saved import Saved, newest_first, read, remove, write_whole
+from trainer.saved import Saved, newest_first, read, remove, set_aside, step_of, write_whole
 from trainer.snapshot import Snapshot, broadcast_state, random_state, set_random_state
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 SAME = ("data", "model", "image_shape", "classes", "samples", "seed", "split")
 """Settings that must not differ between a checkpoint and the run that resumes from it."""
+STARTED_AGAIN = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT", "DISTLAUNCH_ATTEMPT")
+"""Variables that count how often the same run was started before: then it continues from what it has saved."""
 MARGIN_S = 1.0
 """Time reserved before a deadline for the rest of the shutdown."""
 
@@ -182,7 +185,9 @@ class Checkpoints:
             with whole(best) as part:
                 part.write_text(json.dumps({"checkpoint": path.name, "accuracy": accuracy}) + "\n", encoding="utf-8")
         kept = _best(path.parent).get("checkpoint")
-        for old in newest_first(path.parent)[self.config.keep :]:
+        # A run that has gone back to an earlier step leaves later ones, of another course, alone.
+        own = [each for each in newest_first(path.parent) if step_of(each) <= step_of(path)]
+        for old in own[self.config.keep :]:
             if old.name != kept:
                 remove(old)
 
@@ -199,19 +204,30 @@ class Checkpoints:
             for part in config.out.glob("checkpoint-*.part"):  # left by a run that was killed while writing
                 remove(part)
             candidates = newest_first(config.out)
-        if config.resume == "never":
+        again = any(int(os.environ.get(name) or 0) > 0 for name in STARTED_AGAIN)
+        if config.resume == "never" and not again:
             for old in [*candidates, *((config.out / "best.json",) if config.out else ())]:
                 remove(old)
             return None
-        if config.resume != "auto":
-            return self._check(read(Path(config.resume)))
+        self._best = float(_best(config.out).get("accuracy", -1.0)) if config.out else -1.0
+        if config.resume in ("auto", "never"):
+            return self._newest(candidates)
+        named = self._check(read(Path(config.resume)))
+        later = [path for path in candidates if step_of(path) > int(named.progress["step"])]
+        if again and (own := self._newest(later)):
+            return own
+        for path in later:
+            sys.stderr.write(f"{path} is of a later step than --resume {config.resume}: now {set_aside(path).name}\n")
+        return named
+
+    def _newest(self, candidates: list[Path]) -> Optional[Saved]:
+        """The first that is not damaged."""
         for path in candidates:
             try:
                 saved = read(path)
             except InputError as error:
                 sys.stderr.write(f"{error}; going on from the one before it\n")
                 continue
-            self._best = float(_best(path.parent).get("accuracy", -1.0))
             return self._check(saved)
         return None
 

@@ -116,7 +116,8 @@ class Config:
     checkpoint_steps: Optional[int] = option(None, "steps between checkpoints, besides each epoch's", metavar="STEPS")
     keep: int = option(2, "checkpoints to keep, besides the best (%(default)s)", metavar="K")
     resume: str = option("auto", "auto: from the newest complete checkpoint in --out, if there is one; never: start "
-        "anew, removing those in --out; FILE: from that checkpoint", metavar="auto|never|FILE")  # fmt: skip
+        "anew, removing those in --out; FILE: from that checkpoint; a run that is started again uses its own",
+        metavar="auto|never|FILE")  # fmt: skip
 
     def __post_init__(self) -> None:
         self._check_numbers()

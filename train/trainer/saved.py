@@ -40,9 +40,23 @@ class Saved:
 
 
 def newest_first(directory: Path) -> list[Path]:
-    """The complete checkpoints in `directory`, newest first."""
+    """The complete checkpoints of steps in `directory`, newest first; a user's own copies have other names."""
     whole = [path for path in directory.glob("checkpoint-*") if path.suffix == ".pt" or (path / LAST).exists()]
-    return sorted(whole, key=lambda path: path.stem, reverse=True)
+    return sorted((path for path in whole if step_of(path) >= 0), key=step_of, reverse=True)
+
+
+def step_of(path: Path) -> int:
+    """The step of the checkpoint with that name; -1 for another name."""
+    number = path.stem.removeprefix("checkpoint-") if path.suffix in ("", ".pt") else ""
+    return int(number) if number.isascii() and number.isdigit() else -1
+
+
+def set_aside(path: Path) -> Path:
+    """Give a checkpoint a name under which no run resumes from it, and none removes it; returns it."""
+    aside = path.with_name(f"left-{path.name}")
+    if aside.exists():
+        remove(aside)
+    return path.rename(aside)
 
 
 def read(path: Path) -> Saved:
