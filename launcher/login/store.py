@@ -117,7 +117,7 @@ done
 """
 """What may go is set aside, then `uses` and `claims` are read once more: a launch claims what it needs, then looks for
 it. Files that were sent are from 2000-01-01, or are in `work.times` with their content (`agent.outputs.times`); a
-project with any others stays."""
+project with any others stays, and one with so many in that list that to read them would take minutes."""
 
 USES = "uses"
 """The file in a run's directory that lists the packs and the project that it uses."""

@@ -173,14 +173,15 @@ class Batches:
         """Wait for a batch, and remove its damaged samples; if none is left, none of it counts."""
         job, images, labels, parts = pending
         bad = [first + place for first, part in parts for place in part.result()]
+        if not bad:
+            self._lost[source] = 0
+            return job, images, labels
         good = np.setdiff1d(np.arange(len(labels)), bad)
         self._lost[source] = 0 if len(good) else self._lost[source] + (job.samples > 0)
         if self._lost[source] == LOST:
             raise TrainingError(
                 f"all {len(bad)} samples of a batch are damaged, the first of them {source.name(job.numbers[0])}"
             )
-        if not bad:
-            return job, images, labels
         if not len(good):  # the other ranks wait for this one in the step's collectives
             return job._replace(samples=0), images.zero_(), labels
         kept = torch.from_numpy(good)

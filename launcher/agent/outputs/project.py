@@ -70,9 +70,8 @@ def prepare(project: str, run: str, node: int, digest: str, sent: str, entries: 
         touch(project, run, node)
         if state.get("digest") != digest:
             _forget_bytecode(work, sent)
-        _remove(
-            work, {path: known[path] for path in set(known) - set(now)}
-        )  # first: a link may take a directory's place
+        gone = {path: known[path] for path in set(known) - set(now)}
+        _remove(work, gone)  # first: a link may take a directory's place
         kept = [note for path in now if (note := _lay(sent, work, path, known.get(path), now[path], run))]
         shutil.rmtree(sent, ignore_errors=True)
         times.write(work, {**same, **new})

@@ -41,7 +41,7 @@ class Stuck:
         if new:
             first = min(new, key=states.waits_since)
             self._since[first.uid] -= _reported_s(cluster, first)
-        known = [pod for pod in pods if pod.uid in self._since and states.unstartable(pod)]
+        known = [pod for pod in pods if pod.uid in self._since]
         longest = min(known, key=lambda pod: self._since[pod.uid], default=None)
         return longest if longest is not None and now - self._since[longest.uid] > limit_s else None
 

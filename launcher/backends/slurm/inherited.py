@@ -33,9 +33,6 @@ _FILTERS = {
 }
 """By command, what follows its name in variables that would hide jobs from it, or have it ask."""
 
-UNSET = "command unset"
-"""In a shell: a variable that is read-only there stays, and does not end it."""
-
 _OF_CLUSTERS = ("SLURM_CONF", "SLURM_JWT")
 _OF_A_JOB = ("SLURM_", "SRUN_")
 
@@ -65,8 +62,11 @@ def without_them(env: Mapping[str, str], overriding: Iterable[str]) -> dict[str,
 
 
 def unset(overriding: Iterable[str]) -> str:
-    """The same as the beginning of a program for the shell of a login node, where no job is."""
-    return f"{UNSET} {' '.join(overriding)} 2>/dev/null\n"
+    """The same as the beginning of a program for the shell of a login node, where no job is.
+
+    With `command`, a variable that is read-only there stays, and does not end the shell.
+    """
+    return f"command unset {' '.join(overriding)} 2>/dev/null\n"
 
 
 def of_no_job(env: Mapping[str, str]) -> dict[str, str]:
