@@ -38,6 +38,10 @@ class Origin(NamedTuple):
 
 def from_directory(directory: str) -> Origin:
     """The images below `directory`, byte for byte."""
+    if os.path.isdir(os.path.join(directory, "train")):
+        raise InputError(
+            f"{directory} has data sets in it, not classes: make shards of {directory}/train and the others"
+        )
     files = directories.open_directory(directory)
 
     def read(number: int) -> tuple[str, bytes, int]:
@@ -87,23 +91,30 @@ def synthetic(samples: int, classes: int, shape: tuple[int, int, int], seed: int
 
 
 def write_shards(origin: Origin, out: Path, per_shard: int, seed: int, name: str = "data") -> list[Path]:
-    """Write the shards, each under its name only when complete, and their indices; return the shards' paths."""
+    """Write the shards, each under its name only when complete, and their indices; return the shards' paths.
+
+    Raises `InputError` if `out` has further shards of that name, which would be read with these.
+    """
     if importlib.util.find_spec("webdataset") is None:
         raise InputError("making shards needs webdataset: pip install webdataset")
     from webdataset import TarWriter
 
+    paths = [out / f"{name}-{shard:06d}.tar" for shard in range(-(-origin.samples // per_shard))]
+    others = sorted(path for path in out.glob("*.tar") if path not in paths and path.stem.rpartition("-")[0] == name)
+    if others:
+        raise InputError(
+            f"{others[0]} is of other shards than these {len(paths)}: remove them, or choose another --name"
+        )
     numbers = order.permute(np.arange(origin.samples), origin.samples, order.key(seed)).tolist()
     out.mkdir(parents=True, exist_ok=True)
-    written = []
-    for shard, first in enumerate(range(0, origin.samples, per_shard)):
-        path = out / f"{name}-{shard:06d}.tar"
+    for shard, path in enumerate(paths):
+        first = shard * per_shard
         with whole(path) as part, TarWriter(str(part), encoder=False) as tar:
             for place, number in enumerate(numbers[first : first + per_shard], first):
                 suffix, blob, label = origin.read(number)
                 tar.write({"__key__": f"{place:08d}", suffix: blob, "cls": str(label).encode()})
         shard_index.build(str(path))
-        written.append(path)
-    return written
+    return paths
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

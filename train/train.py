@@ -47,6 +47,7 @@ class Trainer:
         seed_everything(self.config.seed + 1 + world.rank)  # after the weights are drawn: dropout must differ by rank
         self.checkpoints = checkpoint.Checkpoints(self.config, world, {"model": self.net, **self.update.parts()})
         self.progress = self.checkpoints.restore()
+        self.progress.fit(self.batches.order.epoch_samples)
         self.sync.restored()
         self.log = log.RunLog(self.config, world, self.checkpoints)
         self.stop = stop.StopVote(world, self.sync.vote_every)
@@ -149,7 +150,7 @@ class Trainer:
     def damaged(self) -> int:
         """The number of samples skipped so far, over all ranks."""
         source = getattr(self.data.train, "source", self.data.train)
-        return round(self.world.sum(len(getattr(source, "damaged", ())))[0])
+        return len(set().union(*self.world.all(set(getattr(source, "damaged", ())))))  # two ranks may have met the same
 
     def same_start(self) -> None:
         """Make all ranks start with the same weights, and check that they do."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainer.loader import Batches
     from trainer.world import World
 
-    from tests.train.conftest import Alone
+    from tests.train.conftest import Alone, Together
 
 pytestmark = pytest.mark.torch
 
@@ -155,6 +155,16 @@ def test_a_run_goes_on_after_steps_whose_samples_are_all_damaged(photographs_cop
     assert run.returncode == 0, run.stderr
     assert "2 damaged samples skipped so far" in run.stdout
     assert "of 58)" in run.stdout
+
+
+def test_a_damaged_sample_that_two_ranks_have_met_counts_once(photographs_copy: Path, ranks: Together) -> None:
+    flags = [*cut(photographs_copy, 7, 59), "--model", "small", "--image-shape", "3x24x32", "--batch-size", "8"]
+
+    run = ranks(2, "train.py", *flags, "--epochs", "6", "--report", "none")
+
+    assert run.codes == [0, 0], run.stderr
+    counts = [line for line in run.stdout.splitlines() if "damaged" in line]
+    assert counts[-1] == "2 damaged samples skipped so far"
 
 
 def test_damage_without_an_end_is_an_error(photographs_copy: Path, world: World) -> None:

@@ -61,6 +61,16 @@ def test_a_half_written_file_is_never_taken(world: World, out: Path, capsys: pyt
     assert not list(out.glob("*.part"))
 
 
+@pytest.mark.parametrize("content", [b"x", b"\x80", b"\0" * 5000])
+def test_a_file_of_any_damage_is_skipped(
+    world: World, out: Path, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (out / "checkpoint-00000025.pt").write_bytes(content)
+
+    assert checkpoints(world, out).restore() == one()
+    assert "checkpoint-00000025.pt: not a" in capsys.readouterr().err
+
+
 def test_never_starts_anew(world: World, out: Path) -> None:
     (out / "best.json").write_text("{}")
     run = checkpoints(world, out, "--resume", "never", weight=5.0)

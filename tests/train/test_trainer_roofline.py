@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import nn
     from trainer.roofline import Peak
 
@@ -101,6 +103,16 @@ def test_the_summary_compares_ranks_and_runs() -> None:
     assert slowest == "slowest: rank 1 on b, 1.23 times the median's own work"
     assert summary([start], None) == []
     assert len(summary([start, {**ROW, "own_s_per_step": [1.0, 1.05, 1.0]}], None)) == 1, "within what is usual"
+
+
+def test_a_run_that_was_started_again_on_other_ranks_draws_without_rows_of_theirs(tmp_path: Path) -> None:
+    from trainer.flags import parse
+    from trainer.report import draw
+
+    config = parse(["--report", str(tmp_path / "report.svg")], 1)
+    draw([{"event": "start", "world_size": 4}, {**ROW, "samples": 1, "loss": 1.0, "lr": 0.1}], config)
+
+    assert "<svg" in (tmp_path / "report.svg").read_text()
 
 
 def test_the_share_of_the_roofline_is_in_the_summary() -> None:

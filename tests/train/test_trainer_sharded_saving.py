@@ -59,11 +59,12 @@ writer.finish = before("metadata", writer.finish)
 """
 
 
+@pytest.mark.parametrize("place", ["shards", "about"])
 def test_shards_that_cannot_be_written_are_reported_and_the_run_continues(
-    script: Any, ranks: Together, tmp_path: Path
+    script: Any, ranks: Together, tmp_path: Path, place: str
 ) -> None:
     driver = script()
-    driver.write_text(driver.read_text().replace("sys.exit(train", NO_ROOM + "sys.exit(train"))
+    driver.write_text(driver.read_text().replace("sys.exit(train", NO_ROOM[place] + "sys.exit(train"))
     argv = ("--sync", "fsdp", "--epochs", "1", "--report", "none", "--checkpoint-steps", "4", "--keep", "9")
 
     done = ranks(2, driver, "--out", str(tmp_path / "out"), *argv)
@@ -77,7 +78,8 @@ def test_shards_that_cannot_be_written_are_reported_and_the_run_continues(
     assert complete == ["checkpoint-00000008", "checkpoint-00000012"]
 
 
-NO_ROOM = """
+NO_ROOM = {
+    "shards": """
 from torch.distributed.checkpoint import filesystem
 def finish(*args, finish=filesystem.FileSystemWriter.finish, left=[True], **more):
     if left:
@@ -85,4 +87,14 @@ def finish(*args, finish=filesystem.FileSystemWriter.finish, left=[True], **more
         raise OSError("no room for it")
     return finish(*args, **more)
 filesystem.FileSystemWriter.finish = finish
-"""
+""",
+    "about": """
+from trainer import sharded
+def sync(path, sync=sharded.sync_to_disk, left=[True]):
+    if left:
+        left.pop()
+        raise OSError("no room for it")
+    sync(path)
+sharded.sync_to_disk = sync
+""",
+}

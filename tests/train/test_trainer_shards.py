@@ -191,3 +191,33 @@ def test_test_shards_with_other_classes_are_refused(photographs: Path, photograp
 
     with pytest.raises(InputError, match="--test-data has labels up to 7, --data has 4 classes"):
         load_data(parse(["--data", spelt_out(photographs), "--test-data", spelt_out(photographs_copy)], 1), 1)
+
+
+def test_shards_of_another_size_are_not_left_among_new_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import make_shards
+
+    argv = ["synthetic", str(tmp_path / "out"), "--samples", "9", "--classes", "3", "--size", "8x8"]
+    assert make_shards.main([*argv, "--samples-per-shard", "3"]) == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+
+    assert make_shards.main([*argv, "--samples-per-shard", "5"]) == 2
+
+    out = tmp_path / "out"
+    assert f"{out}/data-000002.tar is of other shards than these 2: remove them" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert make_shards.main([*argv, "--samples-per-shard", "3"]) == 0, "the same again may replace them"
+    assert make_shards.main([*argv, "--samples-per-shard", "5", "--name", "other"]) == 0
+
+
+def test_a_directory_with_data_sets_in_it_is_not_taken_for_classes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import make_shards
+
+    for name in ("train", "val"):
+        (tmp_path / name / "cat").mkdir(parents=True)
+        (tmp_path / name / "cat/1.jpg").write_bytes(b"x")
+
+    assert make_shards.main([str(tmp_path), str(tmp_path / "out")]) == 2
+
+    assert f"make shards of {tmp_path}/train and the others" in capsys.readouterr().err

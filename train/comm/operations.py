@@ -41,9 +41,6 @@ class Operation:
     per_rank: bool = False
     """Whether the size is divided among the ranks, with at least one element each."""
 
-    even: bool = False
-    """Whether ranks work in pairs; an odd last rank only waits."""
-
 
 def pattern(rank: int, count: int, like: torch.Tensor) -> torch.Tensor:
     """The source of rank `rank`: small integers, whose sums every type holds exactly for up to 85 ranks."""
@@ -82,6 +79,7 @@ def _all_to_all(buffers: Buffers) -> None:
 
 
 def _partner(buffers: Buffers) -> int | None:
+    """The other rank of a pair; None for an odd last rank, which only waits."""
     partner = buffers.rank ^ 1
     return partner if partner < buffers.world_size else None
 
@@ -197,10 +195,8 @@ OPERATIONS = {
             _expect_all_to_all,
             per_rank=True,
         ),
-        Operation(
-            "send_recv", lambda _: 2.0, _all, _send_recv, _from(_partner), even=True
-        ),  # there and back within the time
-        Operation("isend_irecv", _one, _all, _isend_irecv, _from(_partner), even=True),
+        Operation("send_recv", lambda _: 2.0, _all, _send_recv, _from(_partner)),  # there and back within the time
+        Operation("isend_irecv", _one, _all, _isend_irecv, _from(_partner)),
         Operation("ring_send_recv", _one, _all, _ring_send_recv, _from(lambda b: _ring(b)[1])),
         Operation("ring_isend_irecv", _one, _all, _ring_isend_irecv, _from(lambda b: _ring(b)[1])),
     )

@@ -8,32 +8,23 @@ directory's `.metadata` comes last).
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
-import tempfile
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-import torch.distributed as dist
-
-from trainer import sharded
-from trainer.errors import InputError
+from trainer import resume, sharded
 from trainer.files import whole
-from trainer.saved import Saved, newest_first, read, remove, set_aside, step_of, write_whole
+from trainer.saved import Saved, newest_first, remove, step_of, write_whole
 from trainer.snapshot import Snapshot, broadcast_state, random_state, set_random_state
 
 if TYPE_CHECKING:
     from trainer.config import Config
     from trainer.world import World
 
-SAME = ("data", "model", "image_shape", "classes", "samples", "seed", "split")
-"""Settings that must not differ between a checkpoint and the run that resumes from it."""
-STARTED_AGAIN = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT", "DISTLAUNCH_ATTEMPT")
-"""Variables that count how often the same run was started before: then it continues from what it has saved."""
 MARGIN_S = 1.0
 """Time reserved before a deadline for the rest of the shutdown."""
 
@@ -50,6 +41,11 @@ class Progress:
 
     step: int = 0
     samples: int = 0
+
+    def fit(self, epoch_size: int) -> None:
+        """Begin the next epoch, if samples were removed since and this one, of `epoch_size`, has none left."""
+        if self.epoch_samples >= epoch_size:
+            self.epoch, self.epoch_samples = self.epoch + 1, 0
 
     def advance(self, start: int, end: int, epoch_size: int) -> None:
         """Count a step that took the samples from `start` to `end` of an epoch of `epoch_size`."""
@@ -93,8 +89,8 @@ class Checkpoints:
         else:
             state = broadcast_state(found.tensors if found else None, world)
             for name, part in self.parts.items():
-                if name in state:
-                    part.load_state_dict(state[name])
+                if state.get(name) or name == "average":  # the scaler's is empty, unless the run had fp16
+                    part.load_state_dict(state.get(name, {}))
         if len(about.random) == world.world_size:  # else the ranks do not correspond: each keeps its seed
             set_random_state(about.random[world.rank], world)
         return Progress(**about.progress)
@@ -113,8 +109,7 @@ class Checkpoints:
         self.finish(deadline)
         if self.world.sum(self.late)[0]:
             return None
-        random: list[Any] = [None] * self.world.world_size
-        dist.all_gather_object(random, random_state(self.world))
+        random = self.world.all(random_state(self.world))
         about = {"progress": asdict(progress), "random": random, "config": self.config.to_json()}
         path = self.config.out / f"checkpoint-{progress.step:08d}{'' if self.sharded else '.pt'}"
         state = (
@@ -184,7 +179,7 @@ class Checkpoints:
             self._best = accuracy
             with whole(best) as part:
                 part.write_text(json.dumps({"checkpoint": path.name, "accuracy": accuracy}) + "\n", encoding="utf-8")
-        kept = _best(path.parent).get("checkpoint")
+        kept = resume.best(path.parent).get("checkpoint")
         # A run that has gone back to an earlier step leaves later ones, of another course, alone.
         own = [each for each in newest_first(path.parent) if step_of(each) <= step_of(path)]
         for old in own[self.config.keep :]:
@@ -193,66 +188,7 @@ class Checkpoints:
 
     def _find(self) -> Optional[Saved]:
         """Rank 0's part of `restore`; raises `InputError`."""
-        config, candidates = self.config, []
-        if config.out is not None:
-            try:
-                config.out.mkdir(parents=True, exist_ok=True)
-                with tempfile.TemporaryFile(dir=config.out):
-                    pass
-            except OSError as error:
-                raise InputError(f"--out {config.out}: cannot write there: {error.strerror}") from error
-            for part in config.out.glob("checkpoint-*.part"):  # left by a run that was killed while writing
-                remove(part)
-            candidates = newest_first(config.out)
-        again = any(int(os.environ.get(name) or 0) > 0 for name in STARTED_AGAIN)
-        if config.resume == "never" and not again:
-            for old in [*candidates, *((config.out / "best.json",) if config.out else ())]:
-                remove(old)
-            return None
-        self._best = float(_best(config.out).get("accuracy", -1.0)) if config.out else -1.0
-        if config.resume in ("auto", "never"):
-            return self._newest(candidates)
-        named = self._check(read(Path(config.resume)))
-        later = [path for path in candidates if step_of(path) > int(named.progress["step"])]
-        if again and (own := self._newest(later)):
-            return own
-        for path in later:
-            sys.stderr.write(f"{path} is of a later step than --resume {config.resume}: now {set_aside(path).name}\n")
-        return named
-
-    def _newest(self, candidates: list[Path]) -> Optional[Saved]:
-        """The first that is not damaged."""
-        for path in candidates:
-            try:
-                saved = read(path)
-            except InputError as error:
-                sys.stderr.write(f"{error}; going on from the one before it\n")
-                continue
-            return self._check(saved)
-        return None
-
-    def _check(self, saved: Saved) -> Saved:
-        """`saved`, if this run can resume from it; raises `InputError` that names the differences."""
-        then, now = saved.config, self.config.to_json()
-        differing = [
-            f"{name} {then.get(name)!r}, this run {now[name]!r}" for name in SAME if then.get(name) != now[name]
-        ]
-        if differing:
-            raise InputError(
-                f"{saved.path} has {'; '.join(differing)}: choose another --out, or --resume never to start anew"
-            )
-        if saved.sharded != self.sharded:
-            ours, theirs = ("in shards", "as one file") if self.sharded else ("as one file", "in shards")
-            raise InputError(
-                f"{saved.path} was saved {theirs}, --sync {self.config.sync} saves {ours}: choose another --out"
-            )
-        return saved
-
-
-def _best(directory: Path) -> dict[str, Any]:
-    """The contents of `best.json`; empty if there is none."""
-    try:
-        found = json.loads((directory / "best.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        found = resume.find(self.config, self.parts["model"])
+        if self.config.out is not None:
+            self._best = float(resume.best(self.config.out).get("accuracy", -1.0))
+        return found

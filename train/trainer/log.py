@@ -10,7 +10,6 @@ import time
 from typing import TYPE_CHECKING, Any, Optional
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from trainer.bar import Bar
@@ -113,8 +112,7 @@ class RunLog:
             self.say(f"no checkpoint in {config.out}: from the start")
         if progress.epoch < config.epochs:
             self.say(HEADER)
-        hosts: list[Any] = [None] * world.world_size
-        dist.all_gather_object(hosts, socket.gethostname())
+        hosts = world.all(socket.gethostname())
         origin = {"resumed_from": resumed.path if resumed else None, "step": progress.step, "torch": torch.__version__}
         where = {"world_size": world.world_size, "backend": world.backend, "device": world.device.type, "hosts": hosts}
         self.record("start", **origin, **where, parameters=parameters, config=config.to_json())
@@ -182,7 +180,6 @@ class RunLog:
 
     def _no_number(self, losses: list[float], progress: Progress) -> None:
         """Find the first step and rank with a loss that is not finite, and raise."""
-        found: list[Any] = [None] * self.world.world_size
         first = next((place for place, loss in enumerate(losses) if not math.isfinite(loss)), None)
         mine = None
         if first is not None:
@@ -192,8 +189,7 @@ class RunLog:
                 losses[first],
                 self._row.losses[first][2][:16].tolist(),
             )
-        dist.all_gather_object(found, mine)
-        step, rank, loss, numbers = min(one for one in found if one)
+        step, rank, loss, numbers = min(one for one in self.world.all(mine) if one)
         newest = self.world.from_rank_0(str(self.checkpoints.finish() or "none"))
         raise TrainingError(
             f"the loss is {loss} at step {step} on rank {rank}, samples {', '.join(map(str, numbers))}; "

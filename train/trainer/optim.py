@@ -34,6 +34,17 @@ def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     )
 
 
+def keep_options(optimizer: torch.optim.Optimizer) -> None:
+    """Let a checkpoint restore the state alone: its options, such as the weight decay, would replace this run's."""
+    own = [{key: value for key, value in one.items() if key not in ("params", "lr")} for one in optimizer.param_groups]
+
+    def put_back(loaded: torch.optim.Optimizer) -> None:
+        for group, options in zip(loaded.param_groups, own):
+            group.update(options)
+
+    optimizer.register_load_state_dict_post_hook(put_back)
+
+
 def set_learning_rate(
     optimizer: torch.optim.Optimizer, config: Config, done: Progress, epoch_samples: int, ranks: int
 ) -> float:
@@ -70,6 +81,7 @@ class Update:
         """`trained` is the module whose parameters the optimizer updates; `scales`: scale losses, as fp16 needs."""
         self._net, self._clip_norm = net, config.clip_norm
         self.optimizer = make_optimizer(config, trained)
+        keep_options(self.optimizer)
         self.scaler = torch.amp.GradScaler(device.type, enabled=scales)
         self.average = Average(net, config.ema_decay) if config.ema_decay else None
 
@@ -132,9 +144,9 @@ class Average:
         return dict(self.shadow)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the average from a checkpoint."""
+        """Restore the average from a checkpoint; if that has none, it begins with the loaded weights."""
         for name, shadow in self.shadow.items():
-            shadow.copy_(state[name])
+            shadow.copy_(state.get(name, self.parameters[name]))
 
 
 def _local(tensors: dict[str, Tensor]) -> list[Tensor]:

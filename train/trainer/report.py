@@ -94,7 +94,8 @@ def draw(records: list[dict[str, Any]], config: Config) -> None:
     speed.plot(samples, [row["samples_per_s"] for row in rows])
     load.plot(samples, [_load_share(row) * 100 for row in rows])
     rate.plot(samples, [row["lr"] for row in rows])
-    own.bar(range(ranks), [one * 1000 for one in _own_time(rows, ranks)])
+    work = _own_time(rows, ranks)
+    own.bar(range(len(work)), [one * 1000 for one in work])
     names = {loss: "loss per sample", accuracy: "test accuracy, %", speed: "images/s", load: "time waiting for data, %"}
     for panel, name in {**names, rate: "learning rate", own: "own work per step and rank, ms"}.items():
         panel.set_title(name, fontsize=10)
@@ -119,6 +120,6 @@ def _load_share(row: dict[str, Any]) -> float:
 
 
 def _own_time(rows: list[dict[str, Any]], ranks: int) -> list[float]:
-    """Each rank's own work in seconds per step, the median of the rows with this number of ranks."""
+    """Each rank's own work in seconds per step, the median of the rows with this number of ranks; empty without one."""
     own = [row["own_s_per_step"] for row in rows if len(row.get("own_s_per_step", [])) == ranks]
     return [statistics.median(values) for values in zip(*own)]

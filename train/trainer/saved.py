@@ -68,7 +68,7 @@ def read(path: Path) -> Saved:
         state = torch.load(path / ABOUT if sharded else path, map_location="cpu", weights_only=True)
     except (FileNotFoundError, PermissionError) as error:
         raise InputError(f"--resume {path}: {error.strerror}") from error
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except (OSError, RuntimeError, EOFError, LookupError, ValueError, pickle.UnpicklingError) as error:
         raise InputError(f"--resume {path}: not a whole checkpoint") from error
     about = {"progress", "random", "config"}
     if not isinstance(state, dict) or not about <= state.keys():

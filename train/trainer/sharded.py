@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import torch
 import torch.distributed as dist
@@ -31,12 +31,9 @@ def save(
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict_saver import async_save
 
-    if world.rank == 0:
-        remove(path)
-        path.mkdir(parents=True)
-        torch.save(about, path / ABOUT)
-        sync_to_disk(path / ABOUT)
-    dist.barrier()
+    failed = world.from_rank_0(_begin(path, about) if world.rank == 0 else None)
+    if failed is not None:
+        return writer.submit(_fail, failed)
     saving: Any = async_save(_state(parts), checkpoint_id=str(path), process_group=_group())
 
     def finish() -> None:
@@ -50,19 +47,49 @@ def save(
     return writer.submit(finish)
 
 
+def _begin(path: Path, about: dict[str, Any]) -> Optional[str]:
+    """Make the directory `path`, with all but the shards; return why that failed, for all ranks to know."""
+    try:
+        remove(path)
+        path.mkdir(parents=True)
+        torch.save(about, path / ABOUT)
+        sync_to_disk(path / ABOUT)
+    except (OSError, RuntimeError) as error:
+        return f"rank 0: {error}"
+    return None
+
+
+def _fail(reason: str) -> None:
+    raise RuntimeError(reason)
+
+
 def load(path: str, parts: dict[str, Any]) -> None:
     """Read each rank's shards into `parts`, on any number of ranks."""
     from torch.distributed.checkpoint.state_dict import set_state_dict
     from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 
-    state = _state(parts)
+    held = {name.partition(".")[0] for name in _layout(path) if "." in name}  # an empty part has no name below its own
+    state = _state({name: part for name, part in parts.items() if name in held})
     load_shards(state, checkpoint_id=path)
     set_state_dict(
         parts["model"], parts["optimizer"], model_state_dict=state["model"], optim_state_dict=state["optimizer"]
     )
     for name, part in parts.items():
-        if name not in ("model", "optimizer"):
-            part.load_state_dict(state[name])
+        if name in held - {"model", "optimizer"} or name == "average":
+            part.load_state_dict(state.get(name, {}))
+
+
+def shapes(path: str) -> dict[str, tuple[int, ...]]:
+    """The shapes of the model's weights in the checkpoint at `path`."""
+    weights = {name: one for name, one in _layout(path).items() if name.startswith("model.") and hasattr(one, "size")}
+    return {name.partition(".")[2]: tuple(one.size) for name, one in weights.items()}
+
+
+def _layout(path: str) -> dict[str, Any]:
+    """What the checkpoint at `path` holds, by name."""
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+    return FileSystemReader(path).read_metadata().state_dict_metadata
 
 
 def _state(parts: dict[str, Any]) -> dict[str, Any]:

@@ -45,9 +45,8 @@ class World:
             result = action()
         except InputError as error:
             problem = str(error)
-        problems: list[Any] = [None] * self.world_size
-        dist.all_gather_object(problems, (problem, socket.gethostname()))
-        failed = [(rank, text, host) for rank, (text, host) in enumerate(problems) if text is not None]
+        problems = enumerate(self.all((problem, socket.gethostname())))
+        failed = [(rank, text, host) for rank, (text, host) in problems if text is not None]
         if failed:
             rank, text, host = failed[0]
             if self.rank == 0:
@@ -63,6 +62,12 @@ class World:
         box = [value]
         dist.broadcast_object_list(box, src=0)
         return box[0]
+
+    def all(self, value: T) -> list[T]:
+        """`value` of every rank, in rank order; it must pickle."""
+        every: list[Any] = [None] * self.world_size
+        dist.all_gather_object(every, value)
+        return every
 
     def sum(self, *values: float) -> list[float]:
         """Each of `values`, summed over the ranks (float64, over gloo, without waiting for the GPU)."""

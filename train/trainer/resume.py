@@ -1,0 +1,105 @@
+"""Which checkpoint a run resumes from, and whether it can. Only rank 0 looks."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+from trainer import sharded
+from trainer.errors import InputError
+from trainer.saved import Saved, newest_first, read, remove, set_aside, step_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from trainer.config import Config
+
+SAME = ("data", "model", "image_shape", "classes", "samples", "seed", "split", "optimizer")
+"""Settings that must not differ between a checkpoint and the run that resumes from it."""
+STARTED_AGAIN = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT", "DISTLAUNCH_ATTEMPT")
+"""Variables that count how often the same run was started before: then it continues from what it has saved."""
+
+
+def find(config: Config, model: nn.Module) -> Optional[Saved]:
+    """Prepare `--out` and read the checkpoint that `--resume` selects, if there is one; raises `InputError`."""
+    candidates = _prepared(config.out) if config.out is not None else []
+    again = any(int(os.environ.get(name) or 0) > 0 for name in STARTED_AGAIN)
+    if config.resume == "never" and not again:
+        for old in [*candidates, *((config.out / "best.json",) if config.out else ())]:
+            remove(old)
+        return None
+    named = None if config.resume in ("auto", "never") else read(Path(config.resume))
+    later = [path for path in candidates if named is None or step_of(path) > int(named.progress["step"])]
+    own = _newest(later) if named is None or again else None
+    saved = own or named
+    if saved:
+        _check(saved, config)
+        _check_shapes(saved, model)
+    for path in later if saved is named else ():
+        sys.stderr.write(f"{path} is of a later step than --resume {config.resume}: now {set_aside(path).name}\n")
+    return saved
+
+
+def best(directory: Path) -> dict[str, Any]:
+    """The contents of `best.json`; empty if there is none."""
+    try:
+        found = json.loads((directory / "best.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _prepared(out: Path) -> list[Path]:
+    """Make `out`, if it can be written to, and list its checkpoints, newest first; raises `InputError`."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise InputError(f"--out {out}: cannot write there: {error.strerror}") from error
+    for part in out.glob("checkpoint-*.part"):  # left by a run that was killed while writing
+        remove(part)
+    return newest_first(out)
+
+
+def _newest(candidates: list[Path]) -> Optional[Saved]:
+    """The first that is not damaged."""
+    for path in candidates:
+        try:
+            return read(path)
+        except InputError as error:
+            sys.stderr.write(f"{error}; going on from the one before it\n")
+    return None
+
+
+def _check(saved: Saved, config: Config) -> None:
+    """Raise `InputError` that names the differences, if this run cannot resume from `saved`."""
+    then, now = saved.config, config.to_json()
+    differing = [f"{name} {then.get(name)!r}, this run {now[name]!r}" for name in SAME if then.get(name) != now[name]]
+    if differing:
+        raise InputError(
+            f"{saved.path} has {'; '.join(differing)}: choose another --out, or --resume never to start anew"
+        )
+    if saved.sharded != (config.sync == "fsdp"):
+        ours, theirs = ("as one file", "in shards") if saved.sharded else ("in shards", "as one file")
+        raise InputError(f"{saved.path} was saved {theirs}, --sync {config.sync} saves {ours}: choose another --out")
+
+
+def _check_shapes(saved: Saved, model: nn.Module) -> None:
+    """Raise `InputError` that names the first weight of which `saved` and `model` have another shape."""
+    theirs = sharded.shapes(saved.path) if saved.sharded else _shapes(saved.tensors["model"])
+    ours = _shapes(model.state_dict())
+    for name in (*ours, *theirs):
+        if ours.get(name) != theirs.get(name):
+            raise InputError(
+                f"{saved.path} has {name} of shape {theirs.get(name)}, this run {ours.get(name)}: "
+                "has the number of classes changed, or the model? Choose another --out"
+            )
+
+
+def _shapes(state: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(one.shape) for name, one in state.items() if hasattr(one, "shape")}
