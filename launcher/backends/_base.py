@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from launcher.results.warm import WarmServer
     from launcher.runs.handle import Handle
     from launcher.runs.liveness import Liveness
-    from launcher.runs.outcome import Outcome
     from launcher.runs.reader import Wanted
     from launcher.runs.records import Run
     from launcher.runs.sources import Source
@@ -277,9 +276,9 @@ class Backend(ABC, Generic[P, H, Opts]):
         """Add a run that was started on another host, found by a prefix of its id, to `runs_root`."""
         raise NotImplementedError
 
-    def goes_on(self, handle: H, outcome: Outcome) -> bool:  # noqa: ARG002 - for overrides
-        """Whether `requeue` is to restart a run that ended with this outcome while it was followed."""
-        return False
+    def restarts_left(self, handle: H) -> int:  # noqa: ARG002 - for overrides
+        """How often a process that follows the run may still start it again, by `requeue`, without what was lost."""
+        return 0
 
     def requeue(self, handle: H, attempt: int, record: Record = unrecorded) -> H:
         """Start the run again in its directory, as attempt number `attempt`; returns its new handle.

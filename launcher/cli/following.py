@@ -27,7 +27,7 @@ _USAGE_S = 600.0
 
 def attach(found: Run, asked: Asked, interrupts: Interrupts) -> int:
     """Follow a run that something else has started. Returns its exit code."""
-    from launcher.service import attaching, observe  # launches do not need them
+    from launcher.service import attaching, following, observe  # launches do not need them
 
     output.note(summary.heading(found))
     if (state := attaching.end(found)) is not None:
@@ -36,7 +36,7 @@ def attach(found: Run, asked: Asked, interrupts: Interrupts) -> int:
     backend = observe.backend_of(found)
 
     def follow(leaving: Leaving) -> tuple[Run, RunState]:
-        return attaching.follow(found, backend, asked, leaving)
+        return following.attach(found, backend, asked, leaving)
 
     return to_end(found, interrupts, follow, asks=True, since=found.created)
 

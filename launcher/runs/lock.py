@@ -56,6 +56,11 @@ class Owner:
     renewed: float
     """Unix seconds."""
 
+    @property
+    def is_this(self) -> bool:
+        """Whether it is this process."""
+        return (self.pid, self.machine) == (os.getpid(), _machine())
+
     def __str__(self) -> str:
         return f"`distlaunch {self.doing}`, process {self.pid} on {self.host}"
 

@@ -5,13 +5,15 @@ Whatever ends the command that moves it, the next one finds where the run is: at
 
 from __future__ import annotations
 
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from launcher.runs import directories, races, records
+from launcher.runs import directories, lock, races, records
 from launcher.system import storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from launcher.results.race import Race
     from launcher.runs.records import Run
@@ -30,6 +32,37 @@ def pending(run: Run) -> Run | None:
     path = run.root / run.id
     name = str((storage.read_json(path / _NOTE) or {}).get("run", ""))
     return directories.read(path / races.TRIES, name) if directories.is_id(name) else None
+
+
+def owner(run: Run) -> lock.Owner | None:
+    """The process that moves the run, even if it has died; None without one."""
+    tries = run.root / run.id / races.TRIES
+    return lock.owner(tries) if tries.is_dir() else None
+
+
+def cancel(run: Run) -> None:
+    """Ask the process that moves the run to end it instead."""
+    storage.write_whole(_request(run), b"{}\n", mode=0o600)
+
+
+def cancelled(run: Run) -> bool:
+    """Whether another process has asked for the end of the run that is being moved."""
+    return _request(run).exists()
+
+
+@contextmanager
+def cancellable(run: Run) -> Iterator[None]:
+    """Within the block, the run is moved; what was asked of a former move does not count."""
+    _request(run).unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            _request(run).unlink(missing_ok=True)
+
+
+def _request(run: Run) -> Path:
+    return run.root / run.id / races.TRIES / "cancel.json"
 
 
 def formers(run: Run) -> Iterator[Run]:

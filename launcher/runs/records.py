@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from launcher.runs.sources import Source
 
 
+_RESULT = "result.json"
 DIRECTORY_HINT = "set DISTLAUNCH_RUNS_DIR to a writable directory; on a cluster, to one that all nodes see"
 
 
@@ -179,7 +180,8 @@ class Run:
     @property
     def result(self) -> dict[str, Any] | None:
         """The final outcome; None while it is not known."""
-        return storage.read_json(self.path / "result.json") or self.ended
+        found = storage.read_json(self.path / _RESULT)
+        return found if found and _attempt(found) >= self.attempt else self.ended
 
     @property
     def cancel_requested(self) -> float | None:
@@ -252,38 +254,20 @@ def record_handle(run: Run, handle: Handle) -> Run:
 
 def finish(run: Run, result: Mapping[str, Any]) -> bool:
     """Record the final outcome, unless another process has. Returns whether it was recorded."""
-    return storage.write_once(run.path / "result.json", storage.encode_json(dict(result)))
+    path = run.path / _RESULT
+    data = storage.encode_json({**result, "attempt": max(_attempt(result), run.attempt)})
+    if storage.write_once(path, data):
+        return True
+    former = storage.read_json(path)
+    if former is None or _attempt(former) >= run.attempt:
+        return False
+    storage.write_whole(path, data)  # of an attempt before this one, by a process that was late
+    return True
 
 
-def start_again(run: Run, handle: Handle, attempt: int) -> Run:
-    """Record that the run was started again, and discard its previous outcome."""
-    with storage.storage_errors(run.path):
-        for name in ("cancel.json", "result.json"):
-            (run.path / name).unlink(missing_ok=True)
-    return record_handle(replace(run, attempt=attempt, ended=None), handle)
-
-
-def before(handle: Handle, run: Run) -> Handle:
-    """The handle of an incomplete submission, including the run's previous state for `as_before`."""
-    return {**handle, "before": {"handle": run.handle, "attempt": run.attempt, "result": run.result}}
-
-
-def as_before(run: Run) -> Run | None:
-    """The run as it was before an incomplete restart; None if there was none."""
-    former = run.known.get("before")
-    return (
-        None
-        if former is None
-        else replace(run, handle=former["handle"], attempt=former["attempt"], ended=former["result"])
-    )
-
-
-def give_back(run: Run) -> None:
-    """Record the run that `as_before` has returned."""
-    if run.ended is not None:
-        finish(run, run.ended)
-    record_handle(run, run.known)
-    (run.path / "cancel.json").unlink(missing_ok=True)
+def _attempt(result: Mapping[str, Any]) -> int:
+    found = result.get("attempt")
+    return found if isinstance(found, int) else 0
 
 
 def note_race(run: Run, race: Race | None) -> Run:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from launcher.agent.protocol import Event, Foreign, Output
 from launcher.errors import StorageError
-from launcher.runs import events, lock, records, unread
+from launcher.runs import events, lock, records, restarts, unread
 from launcher.runs.outcome import EXIT_CODES, Outcome, RunReport
 from launcher.system import input_file, storage
+from launcher.system.dataclass import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -63,7 +64,7 @@ def report_of(run: Run) -> RunReport:
 def observe(run: Run, liveness: Liveness | None = None) -> Outcome:
     """The outcome by the streams in the run's directory and the backend's state of each node.
 
-    A final outcome is recorded in the run's directory.
+    A final outcome is recorded in the run's directory. A run that another process starts again is pending.
     """
     report = report_of(run)
     alive = liveness.nodes if liveness else ()
@@ -81,6 +82,8 @@ def observe(run: Run, liveness: Liveness | None = None) -> Outcome:
             node.last_words.extend(agent_stderr(run, node.node, started=node.started is not None))
     told = liveness.told if liveness else {}
     outcome = unread.added_to(report, liveness).outcome(alive, cancel_requested=run.cancel_requested, **told)
+    if why := restarts.expected(run, outcome):
+        return replace(outcome, state="pending", detail=why)
     if outcome.final and _settled(outcome):
         with suppress(StorageError):
             records.finish(run, outcome.to_json())
@@ -98,7 +101,8 @@ def current(run: Run) -> RunState | None:
     if run.damaged:
         return _nothing("unknown", run.damaged)
     if (result := run.result) is not None and result.get("state") in EXIT_CODES:
-        return ended(result)
+        why = "" if result["state"] == "success" else restarts.moving(run)
+        return _nothing("pending", why) if why else ended(result)
     return None if run.submitted else _unsubmitted(run)
 
 

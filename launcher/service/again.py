@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from launcher import output
 from launcher.agent.secret_files import NOTIFY_FILE
 from launcher.errors import BackendUnavailableError, RequestError
-from launcher.runs import directories, lock, records, status
+from launcher.runs import directories, lock, restarts, status
 from launcher.service import observe, undo
 from launcher.system.dataclass import replace
 
 if TYPE_CHECKING:
     from launcher.backends._base import AnyBackend
+    from launcher.results.run import RunState
     from launcher.runs.handle import Handle
     from launcher.runs.records import Run
 
 
-def start(run: Run, backend: AnyBackend, attempt: int, *, doing: str) -> Run:
-    """Start the run again. On failure, its previous outcome is restored, unless something may be left running."""
+_LOCK_S = 600.0
+"""How long a process that follows the run waits for another that starts it again: hosts may not answer."""
+
+
+def start(run: Run, backend: AnyBackend, attempt: int, *, doing: str, ended: RunState | None = None) -> Run:
+    """Start the run again. On failure, its previous outcome is restored, unless something may be left running.
+
+    `ended`: how it has ended, as the caller has seen, which starts it again unasked, unless it is cancelled meanwhile.
+    """
     if not backend.can_requeue:
         raise BackendUnavailableError(f"{backend.name} cannot start a run again", hint="launch it again")
-    with lock.hold(run.whole_path, doing, submits=True):
+    with lock.hold(run.whole_path, doing, submits=True, wait_s=_LOCK_S if ended else 0.0):
         now = (
             observe.sent(observe.whole(directories.read(run.path.parent, run.path.name)))
             if run.whole_path == run.path
@@ -29,11 +37,13 @@ def start(run: Run, backend: AnyBackend, attempt: int, *, doing: str) -> Run:
         )
         if (known := now.handle) is None or now.attempt >= attempt:
             raise RequestError(f"{run.id} was started again meanwhile", hint=f"distlaunch status {run.id}")
-        now = replace(now, ended=now.result)
+        if ended and run.cancel_requested is not None:
+            raise RequestError(f"{run.id} is cancelled")
+        now = replace(now, ended=now.result or cast("dict[str, Any] | None", ended))
         begun: Handle | None = None
 
         def note(handle: Handle, submitting: str | bool) -> None:
-            records.start_again(run, records.before({**handle, "submitting": submitting}, now), attempt)
+            restarts.start_again(run, restarts.before({**handle, "submitting": submitting}, now), attempt)
 
         def record(handle: Handle) -> None:
             nonlocal begun
@@ -41,7 +51,7 @@ def start(run: Run, backend: AnyBackend, attempt: int, *, doing: str) -> Run:
             note(handle, submitting=True)
 
         try:
-            return records.start_again(run, backend.requeue(known, attempt, record), attempt)
+            return restarts.start_again(run, backend.requeue(known, attempt, record), attempt)
         except BaseException as error:
             if left := undo.undo(backend, begun, error):
                 output.warn(
@@ -49,7 +59,7 @@ def start(run: Run, backend: AnyBackend, attempt: int, *, doing: str) -> Run:
                 )
                 note(begun or run.known, left)
             elif begun is not None:
-                records.give_back(now)
+                restarts.give_back(now)
             raise
 
 

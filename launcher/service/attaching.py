@@ -14,11 +14,9 @@ from launcher.settings import checks, config
 from launcher.settings.options import JobOptions
 
 if TYPE_CHECKING:
-    from launcher.backends._base import AnyBackend
     from launcher.results.run import RunState
     from launcher.runs.reader import Wanted
     from launcher.runs.records import Run
-    from launcher.service.leaving import Leaving
 
 _LOOK_S = 0.1
 TAIL = 10
@@ -83,14 +81,3 @@ def end(found: Run) -> RunState | None:
         return None
     putting_aside.after(found, state)
     return state
-
-
-def follow(found: Run, backend: AnyBackend, asked: Asked, leaving: Leaving) -> tuple[Run, RunState]:
-    """Follow it to its end. Raises `Detached` if the user leaves."""
-    from launcher.service import arrays, following
-    from launcher.service.follow import View
-
-    if found.tasks:
-        return found, arrays.follow(found, leaving)
-    run, outcome = following.follow(found, backend, View(asked.ranks), leaving, tail=asked.tail)
-    return run, outcome.to_json()

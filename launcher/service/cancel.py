@@ -9,7 +9,7 @@ from launcher import output
 from launcher.agent.failures import Failure
 from launcher.errors import StorageError
 from launcher.results import run as results
-from launcher.runs import cancel_notes, directories, lock, moves, races, records, status
+from launcher.runs import cancel_notes, directories, lock, moves, races, records, restarts, status
 from launcher.service import observe, undo
 
 if TYPE_CHECKING:
@@ -31,7 +31,11 @@ def cancel(found: Run, *, force: bool = False, wait: bool = True) -> RunState:
 
     Raises `CommandError` if the run does not end in time.
     """
-    state = status.current(observe.whole(found))
+    if restarts.moving(observe.whole(found)):
+        moves.cancel(found)
+        with lock.hold(found.root / found.id / races.TRIES, "cancel", wait_s=_LOCK_S):
+            found = directories.again(found)
+    state = status.current(found)
     if state is not None and state.get("exit_code") is not None:
         there = moves.pending(found)
         return state if there is None or there.damaged else cancel(there, force=force, wait=wait)
@@ -61,8 +65,8 @@ def _end(found: Run, *, force: bool) -> Run:
     if sent.handle is None or sent.attempt < found.attempt:  # nothing was started, but objects for it may exist
         if found.handle is not None:
             observe.backend_of(found).undo(observe.begun(found.handle))
-        if former := records.as_before(found):
-            records.give_back(former)
+        if former := restarts.as_before(found):
+            restarts.give_back(former)
             return former
         records.finish(found, undo.unsubmitted(Failure.CANCELLED))
         return found

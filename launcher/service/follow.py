@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from launcher import output
 from launcher.agent.named_tuple import NamedTuple
@@ -52,6 +52,17 @@ class View(NamedTuple):
     fetching: Fetching | None = None
 
 
+class Restarts(Protocol):
+    """What is to happen if a host of the run is lost."""
+
+    def due(self, outcome: Outcome) -> bool:
+        """Whether the caller starts the run again after this end."""
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another process has begun to start the run again."""
+
+
 class Follower:
     """Follows one run, as the user's terminal shows it: Ctrl-C there cancels the run."""
 
@@ -94,37 +105,39 @@ class Follower:
         self._workers.flush(time.monotonic())
 
     def follow(
-        self, offsets: Mapping[int, int] | None = None, known: Mapping[int, Iterable[Record]] | None = None
+        self,
+        offsets: Mapping[int, int] | None = None,
+        known: Mapping[int, Iterable[Record]] | None = None,
+        restarts: Restarts | None = None,
     ) -> Outcome:
         """Follow the run, and record its final outcome in its directory. If it does not end, the state is `unknown`.
 
-        `offsets`: by node, how many bytes of its stream were already shown; `known`: what is known of these. Raises
-        `Detached` if the user leaves.
+        `offsets`: by node, how many bytes of its stream were already shown; `known`: what is known of these. With
+        `restarts`, an outcome after which the caller starts the run again is not recorded. Raises `Detached` if the
+        user leaves.
         """
         with self._terminal or nullcontext(), self._leaving:
             self._catch_up(known or {})
             try:
-                outcome = self._follow(self._backend.open_stream(self._handle, offsets))
+                outcome = self._follow(self._backend.open_stream(self._handle, offsets), restarts)
             except BaseException:
                 self._errands.leave()
                 raise
         if not outcome.final:
             self._errands.leave()
             return replace(outcome, state="unknown", detail="it did not end in time")
-        try:
-            records.finish(self._run, outcome.to_json())
-        except StorageError as error:
-            output.warn(error.message)
+        if restarts is None or not restarts.due(outcome):
+            record(self._run, outcome)
         self._errands.ended(outcome)
         self._errands.release(self._leaving.interrupts)
         return outcome
 
-    def _follow(self, stream: Stream) -> Outcome:
+    def _follow(self, stream: Stream, restarts: Restarts | None) -> Outcome:
         if self._workers.ranks is not None:
             stream.omit(frozenset(self._workers.ranks))
         try:
             outcome = self._report.outcome()
-            while not outcome.final and not self._ending.given_up:
+            while not (outcome.final or self._ending.given_up or (restarts and restarts.elsewhere)):
                 now = time.monotonic()
                 self._leaving.look()
                 self._ending.obey(now)
@@ -229,6 +242,14 @@ class Follower:
     def _outcome(self) -> Outcome:
         report = self._nodes.known()
         return report.outcome(self._nodes.alive, cancel_requested=self._ending.asked(), **self._nodes.told)
+
+
+def record(run: Run, outcome: Outcome) -> None:
+    """Record how the run has ended, unless that is known; a warning if it cannot be."""
+    try:
+        records.finish(run, outcome.to_json())
+    except StorageError as error:
+        output.warn(error.message)
 
 
 def _terminal(lent: LentTerminal, workers: WorkerOutput) -> Terminal:

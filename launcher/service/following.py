@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.console import live_line
 from launcher.errors import LaunchError
 from launcher.runs import directories
+from launcher.runs import restarts as restarting
 from launcher.service import putting_aside, resume
-from launcher.service.follow import Follower
+from launcher.service.follow import Follower, View, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from launcher.backends._base import AnyBackend
+    from launcher.results.run import RunState
     from launcher.runs.outcome import Outcome
     from launcher.runs.records import Run
-    from launcher.service.follow import View
+    from launcher.service.attaching import Asked
     from launcher.service.leaving import Leaving
+
+_LOOK_S = 1.0
+"""How often a run that may start again is looked at: another process that follows it may have done so."""
 
 
 def follow(
@@ -36,16 +43,17 @@ def follow(
     `restarted` is called with each restarted run. Raises `Detached` if the user leaves.
     """
     offsets, known = ({}, {}) if tail is None else resume.known(run, view.ranks, tail)
-    outcome = Follower(run, backend, view, leaving).follow(offsets, known)
-    while run.handle and not leaving.interrupts.stops and backend.goes_on(run.handle, outcome):
-        output.warn(str((outcome.cause or {}).get("message")) + "; starting again without it")
-        # This terminal has shown the streams up to here; `logs` shows everything.
-        offsets = resume.sizes(run)
-        if (started := _again(run, backend, outcome.attempt + 1, leaving)) is None:
-            break
-        run = started
-        restarted(run)
-        outcome = Follower(run, backend, view, leaving).follow(offsets)
+    restarts = _Restarts(run, backend, leaving) if run.handle and backend.restarts_left(run.handle) else None
+    with restarting.following(run, backend.name) if restarts else nullcontext():
+        outcome = Follower(run, backend, view, leaving).follow(offsets, known, restarts)
+        while restarts and (started := _next(restarts, outcome)) is not None:
+            # This terminal has shown the streams up to here; `logs` shows everything.
+            offsets = resume.sizes(run)
+            run = restarts.run = started
+            restarted(run)
+            outcome = Follower(run, backend, view, leaving).follow(offsets, restarts=restarts)
+        if restarts and outcome.final:
+            record(run, outcome)
     if outcome.exit_code is None:
         from launcher.service import observe  # few runs need it
 
@@ -54,13 +62,62 @@ def follow(
     return run, outcome
 
 
-def _again(run: Run, backend: AnyBackend, attempt: int, leaving: Leaving) -> Run | None:
+def attach(found: Run, backend: AnyBackend, asked: Asked, leaving: Leaving) -> tuple[Run, RunState]:
+    """Follow a run that was started elsewhere to its end. Raises `Detached` if the user leaves."""
+    if found.tasks:
+        from launcher.service import arrays  # few runs need it
+
+        return found, arrays.follow(found, leaving)
+    run, outcome = follow(found, backend, View(asked.ranks), leaving, tail=asked.tail)
+    return run, outcome.to_json()
+
+
+class _Restarts:
+    """When a run that is followed starts again, and by whom."""
+
+    def __init__(self, run: Run, backend: AnyBackend, leaving: Leaving) -> None:
+        self.run, self.backend, self.leaving = run, backend, leaving
+        self._looked = 0.0
+
+    def due(self, outcome: Outcome) -> bool:
+        """See `follow.Restarts`."""
+        if not restarting.may_follow(outcome) or self.leaving.interrupts.stops:
+            return False
+        return self.run.cancel_requested is None and self.backend.restarts_left(self.run.known) > 0
+
+    @property
+    def elsewhere(self) -> bool:
+        """See `follow.Restarts`."""
+        if time.monotonic() - self._looked < _LOOK_S:
+            return False
+        self._looked = time.monotonic()
+        return restarting.latest(self.run) > self.run.attempt
+
+
+def _next(restarts: _Restarts, outcome: Outcome) -> Run | None:
+    """The run's next attempt, which this process starts, or another; None without one."""
+    run, leaving = restarts.run, restarts.leaving
+    if restarting.latest(run) == run.attempt:
+        if not restarts.due(outcome):
+            return None
+        output.warn(str((outcome.cause or {}).get("message")) + "; starting again without it")
+        started = _again(run, restarts.backend, outcome, leaving)
+    else:
+        from launcher.service import attaching  # few runs need it
+
+        with leaving.interrupts.at_once():
+            started = attaching.submitted(directories.again(run))
+    return started if started is not None and started.attempt > run.attempt else None
+
+
+def _again(run: Run, backend: AnyBackend, ended: Outcome, leaving: Leaving) -> Run | None:
     """Start the run again, unless another process that follows it has; None if neither can."""
     from launcher.service import again  # few runs need it
 
+    attempt = ended.attempt + 1
     try:
         with leaving.interrupts.at_once(), live_line.waiting(f"starting {run.id} again"):
-            return again.start(run, backend, attempt, doing=backend.name)
+            return again.start(run, backend, attempt, doing=backend.name, ended=ended.to_json())
     except LaunchError as error:
         now = directories.again(run)
         if now.attempt >= attempt and now.submitted:

@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING
 from launcher import output
 from launcher.errors import BackendUnavailableError, LaunchError, RequestError
 from launcher.results import run as results
-from launcher.runs import directories, moves, records, status, unread
+from launcher.runs import directories, moves, restarts, status, unread
 from launcher.runs.liveness import Liveness, NodeState
 from launcher.runs.reader import StreamReader
 from launcher.runs.sources import JOB_OUTPUT, Source
-from launcher.service import bringing, observe
+from launcher.service import bringing, observe, resume
 from launcher.system import input_file, storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from launcher.backends._base import AnyBackend
     from launcher.runs.handle import Handle
+    from launcher.runs.outcome import Outcome
     from launcher.runs.reader import Wanted
     from launcher.runs.records import Run
 
@@ -78,18 +79,31 @@ def blocks(
     for former in moves.formers(run):
         for number in paths:
             yield from ((number, block) for block in _file_blocks(former.stream_path(number)))
-    run = observe.sent(run) if run.result is None or records.as_before(run) else run
+    run = observe.sent(run) if run.result is None or restarts.as_before(run) else run
     bringing.for_logs(run, paths, ranks, follow=follow)
-    ended = run.handle is None or run.result is not None
-    if not ended and not follow:
+    over = run.handle is None or run.result is not None
+    if not over and not follow:
         _refresh(run, paths.values())
-    if ended or (not follow and any(path.exists() for path in paths.values())):
+    if over or (not follow and any(path.exists() for path in paths.values())):
         for number, path in paths.items():
             yield from ((number, block) for block in _file_blocks(path))
             yield from ((number, block) for block in _latest_blocks(path.parent / "latest", number))
         return
     del paths  # of many nodes, while they are followed
-    yield from _live_blocks(run, observe.backend_of(run), follow=follow)
+    offsets: dict[int, int] = {}
+    while (ended := (yield from _live_blocks(run, observe.backend_of(run), offsets, follow=follow))) is not None:
+        if not follow or (started := _started_again(run, ended)) is None:
+            return
+        run, offsets = started, resume.sizes(run)
+
+
+def _started_again(run: Run, ended: Outcome) -> Run | None:
+    """The run's next attempt, if another process starts it again after this end; None if it has ended for good."""
+    while (now := directories.again(run)).attempt == run.attempt or not now.submitted:
+        if not restarts.expected(now, ended):
+            return None
+        time.sleep(_LOOK_S)
+    return now
 
 
 def _refresh(run: Run, paths: Iterable[Path]) -> None:
@@ -139,10 +153,15 @@ class _Nodes:
         return states
 
 
-def _live_blocks(run: Run, backend: AnyBackend, *, follow: bool) -> Iterator[tuple[Source | None, bytes]]:
-    """Blocks from the backend's stream: until the run ends if `follow`, else what arrives in a few seconds."""
+def _live_blocks(
+    run: Run, backend: AnyBackend, offsets: Mapping[int, int], *, follow: bool
+) -> Generator[tuple[Source | None, bytes], None, Outcome | None]:
+    """Blocks from the backend's stream: until the run ends if `follow`, else what arrives in a few seconds.
+
+    `offsets`: by node, how many bytes came before. Returns how the run has ended, if it has.
+    """
     handle = run.known
-    stream = backend.open_stream(handle)
+    stream = backend.open_stream(handle, offsets)
     report = status.report_of(run)
     readers = [StreamReader(frozenset(), node) for node in range(len(run.hosts))]
     unknown = Liveness(nodes=tuple[NodeState, ...]("unknown" for _ in run.hosts))
@@ -150,7 +169,7 @@ def _live_blocks(run: Run, backend: AnyBackend, *, follow: bool) -> Iterator[tup
     nodes = _Nodes(backend, handle)
     limit = time.monotonic() + _FEW_S
     try:
-        while not unread.added_to(report, alive).outcome(alive.nodes).final:
+        while not (outcome := unread.added_to(report, alive).outcome(alive.nodes)).final:
             chunks = stream.read(0.2 if follow else 2.0)
             for chunk in chunks:
                 yield chunk.node, chunk.data
@@ -158,7 +177,7 @@ def _live_blocks(run: Run, backend: AnyBackend, *, follow: bool) -> Iterator[tup
                     for record in readers[chunk.node].feed(chunk.data):
                         report.add(chunk.node, record)
             if not follow and (not chunks or time.monotonic() > limit):
-                return
+                return None
             if not chunks:
                 yield None, b""
             if chunks:
@@ -166,5 +185,6 @@ def _live_blocks(run: Run, backend: AnyBackend, *, follow: bool) -> Iterator[tup
             elif time.monotonic() - polled > _POLL_S:
                 # Use the previous answer, as nothing has arrived since: a node may write right before it ends.
                 alive, answer, polled = answer, nodes.states() or answer, time.monotonic()
+        return outcome
     finally:
         stream.close()

@@ -10,6 +10,7 @@ import os
 import queue
 import shutil
 import time
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ def move(run: Run, to: str, patterns: Sequence[str], nodes: str) -> Run:
     tries = run.root / run.id / races.TRIES
     with storage.storage_errors(tries):
         tries.mkdir(mode=0o700, exist_ok=True)
-    with lock.hold(tries, "move"):  # the run's own lock is needed to stop it
+    with lock.hold(tries, "move"), moves.cancellable(run):  # the run's own lock is needed to stop it
         return _stopped_and_moved(directories.read(run.root, run.id), to, patterns, nodes)
 
 
@@ -103,8 +104,13 @@ def _check_end(run: Run, state: RunState) -> None:
 
 def _moved(run: Run, planned: Launch, files: Carried) -> Run:
     """Start the run there, which has stopped here."""
-    with lock.hold(run.root / run.id, "move", submits=True, wait_s=_LOCK_S):
+    own = run.root / run.id
+    with ExitStack() as held:
+        for directory in [own] if run.path == own else [own, run.path]:  # `requeue` takes that of the try
+            held.enter_context(lock.hold(directory, "move", submits=True, wait_s=_LOCK_S))
         run = directories.read(run.root, run.id)
+        if moves.cancelled(run):
+            raise RequestError(f"{run.id} was cancelled while it was moved")
         if observe.state_of(run)["exit_code"] is None:
             raise RequestError(f"{run.id} was started again meanwhile", hint=f"distlaunch status {run.id}")
         return _Move(run, planned).start(files)
@@ -175,6 +181,8 @@ class _Move:
             try:
                 news = self._said.get(timeout=_LOOK_S)
             except queue.Empty:
+                if moves.cancelled(self._run):
+                    raise RequestError(f"{self._run.id} was cancelled while it was moved") from None
                 continue
             if news.what == "wants":
                 return

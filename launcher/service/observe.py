@@ -10,7 +10,7 @@ from launcher import output
 from launcher.agent.failures import WORST_FIRST
 from launcher.errors import CommandError, LaunchError, RequestError, RunContinuesError, StorageError
 from launcher.results import run as results
-from launcher.runs import directories, records, status
+from launcher.runs import directories, records, restarts, status
 from launcher.runs.outcome import EXIT_CODES, TOO_LATE
 from launcher.settings import checks, config
 from launcher.system.dataclass import fields, replace
@@ -60,7 +60,7 @@ def sent(run: Run) -> Run:
     if run.handle is None or run.submitted:
         return run
     found = backend_of(run).recover(begun(run.handle))
-    former = records.as_before(run) if found is None and not status.unsure(run) else None
+    former = restarts.as_before(run) if found is None and not status.unsure(run) else None
     return former or replace(run, handle=found)
 
 

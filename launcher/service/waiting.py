@@ -10,7 +10,7 @@ from launcher import spec
 from launcher.console import live_line
 from launcher.errors import RequestError, RunContinuesError, StorageError, UntrustedError
 from launcher.results import run as results
-from launcher.runs import directories
+from launcher.runs import directories, moves
 from launcher.service import observe, putting_aside
 from launcher.system import amounts
 from launcher.system.question import Question
@@ -93,6 +93,10 @@ def _now(run: Run) -> tuple[Run, RunState]:
     """The run as it is recorded now, and its state. Raises `RunNotFoundError` if it was removed."""
     try:
         found = directories.again(run)
+        if moves.pending(found) is not None:
+            from launcher.service import move  # few runs need it
+
+            found = move.caught_up(found)
         if run.race is not None:  # its launcher may have ended before a cluster got it
             from launcher.service import race_left  # few runs need it
 

@@ -16,6 +16,7 @@ from launcher.backends.ansible import backend as ansible
 from launcher.backends.ansible.backend import AnsibleBackend
 from launcher.backends.ansible.options import AnsibleOptions
 from launcher.errors import CommandError, SpecError
+from launcher.runs import restarts
 from launcher.spec import JobSpec, NodeRange, parse_size
 from launcher.system import install
 from tests.ansible.test_stream import Clock, node
@@ -122,7 +123,8 @@ def test_a_run_continues_with_a_spare_where_a_host_was_lost(
     (tmp_path / "ansible/job.json").write_text(json.dumps({"max_restarts": 2, "attempt": attempt}))
     outcome: Any = SimpleNamespace(state=state, cause={"class": cause} if cause else None)
 
-    assert AnsibleBackend(AnsibleOptions(spares=spares)).goes_on({"run_dir": str(tmp_path)}, outcome) is again
+    left = AnsibleBackend(AnsibleOptions(spares=spares)).restarts_left({"run_dir": str(tmp_path)})
+    assert (left > 0 and restarts.may_follow(outcome)) is again
 
 
 def tail(rank: int, state: str, *, silent_since: float | None = None, problem: str = "", ending: str = "") -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher.errors import RequestError
-from launcher.runs import directories, lock, records
+from launcher.runs import directories, lock, restarts
 from launcher.runs.liveness import Liveness
 from launcher.service import observe, removal
 from tests.runs.test_runs import make
@@ -55,7 +55,7 @@ def test_a_run_that_was_started_again_after_the_check_is_kept(tmp_path: Path, cl
     ended = directories.find(tmp_path, NAME)
     removal.check(ended)
 
-    records.start_again(ended, {"run_dir": str(ended.path)}, attempt=1)
+    restarts.start_again(ended, {"run_dir": str(ended.path)}, attempt=1)
     with pytest.raises(RequestError, match="has not ended"):
         removal.remove(ended)
 

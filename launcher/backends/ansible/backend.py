@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher import output
-from launcher.agent.failures import Failure, may_come_back
+from launcher.agent.failures import Failure
 from launcher.backends._base import Backend, Record, unrecorded
 from launcher.backends.ansible import ansible_config as config
 from launcher.backends.ansible import inventory, planning, playbook, questions, ssh
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from launcher.results.run import ClusterRun
     from launcher.results.warm import WarmServer
     from launcher.runs.liveness import NodeState
-    from launcher.runs.outcome import Outcome
     from launcher.spec import JobSpec
     from launcher.system.pipes import Bridge
 
@@ -130,11 +129,11 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
         super().undo(handle)
         forget(Path(handle["run_dir"]))
 
-    def goes_on(self, handle: AnsibleHandle, outcome: Outcome) -> bool:
-        """With spares, while restarts are left: if the cause, such as a lost host, allows another start."""
+    def restarts_left(self, handle: AnsibleHandle) -> int:
+        """With spares, those of `--max-restarts`."""
         job = storage.read_json(Path(handle["run_dir"]) / "ansible/job.json") or {}
         left = int(job.get("max_restarts", 0)) - int(job.get("attempt", 0))
-        return self.opts.spares > 0 and left > 0 and outcome.state == "failed" and may_come_back(outcome.cause)
+        return max(0, left) if self.opts.spares else 0
 
     def requeue(self, handle: AnsibleHandle, attempt: int, record: Record = unrecorded) -> AnsibleHandle:
         """Start the run again on the first of its hosts and spares that can take part now."""
