@@ -43,7 +43,8 @@ class Dumps:
             )
             self._found = None
             self._thread = threading.Thread(target=self._read, args=(recorder, alive, every), daemon=True, name="dumps")
-            self._thread.start()
+            if not threads.started(self._thread):
+                self._out.event("warning", message="the dumps cannot be read: no thread can be started")
 
     def attend(self) -> None:
         """Call this once per turn of the loop."""

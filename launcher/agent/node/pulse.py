@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from ..ranks import progress_file
 from ..stream.writer import Writer
+from ..system import threads
 from .children import ServerProcess
 from .loop import Loop
 from .place import Place
@@ -54,8 +55,8 @@ class Pulse:
             self._sample_at = now + self._every_s
             ranks = self._ranks()
             if ranks and (self._thread is None or not self._thread.is_alive()):
-                self._thread = threading.Thread(target=self._take, args=(ranks,), daemon=True, name="samples")
-                self._thread.start()
+                thread = threading.Thread(target=self._take, args=(ranks,), daemon=True, name="samples")
+                self._thread = thread if threads.started(thread) else None
 
     def finish(self) -> None:
         """Write the last sample, if ranks have told their progress, or there were samples."""

@@ -69,7 +69,8 @@ class Stacks:
         asked = collection.about_to_ask(pids, self._scratch)
         self._server.ask_for_stacks()
         self._thread = threading.Thread(target=self._collect, args=(asked,), daemon=True, name="stacks")
-        self._thread.start()
+        if not threads.started(self._thread):
+            self._out.event("warning", message="the stacks cannot be read: no thread can be started")
 
     def _collect(self, asked: Sequence[Asked]) -> None:
         from ..stacks import collection

@@ -14,7 +14,7 @@ import stat
 import threading
 from typing import Callable, Iterator, List, Optional, TypeVar
 
-from . import processes
+from . import processes, threads
 
 _MEMORY = "/dev/shm"  # noqa: S108 - each agent has its own private directory there
 _NAME = r"distlaunch-[0-9]+-[0-9]+-([0-9]+)-([0-9]+)\Z"
@@ -48,7 +48,7 @@ class Scratch:
     def keep(self, before: str) -> None:
         """Move error files of rounds before that one to the node's directory, without waiting for its disk."""
         if self.path != os.path.dirname(self._kept):
-            threading.Thread(target=lambda: self._move(before), daemon=True, name="errors").start()
+            threads.started(threading.Thread(target=lambda: self._move(before), daemon=True, name="errors"))
 
     def close(self, limit_s: float = 2.0) -> None:
         """Move all remaining error files, and remove the directory."""
@@ -121,10 +121,14 @@ def in_memory(path: str) -> bool:
 
 
 def within(limit_s: float, task: Callable[[], T], otherwise: T) -> T:
-    """The task's result, or `otherwise` if it takes longer, as on a stalled disk; it then continues in its thread."""
+    """The task's result, or `otherwise` if it takes longer, as on a stalled disk; it then continues in its thread.
+
+    If no thread can be started, there is no limit.
+    """
     found: List[T] = []
     thread = threading.Thread(target=lambda: found.append(task()), daemon=True, name="within")
-    thread.start()
+    if not threads.started(thread):
+        return task()
     thread.join(limit_s)
     return found[0] if found else otherwise
 

@@ -24,6 +24,15 @@ def trace_of(error: BaseException) -> str:
         return "\n".join([*lines, f"{type(error).__name__}: {error}\n"])
 
 
+def started(thread: threading.Thread) -> bool:
+    """Start a thread; False if the limits of this user or container (ulimit -u, pids.max) allow no more now."""
+    try:
+        thread.start()
+    except RuntimeError:
+        return False
+    return True
+
+
 def watch(failed: Failed) -> None:
     """Call `failed` for every thread of this process that ends with an exception."""
 
