@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from launcher.agent.ssh import leases
 from launcher.agent.system import facts, nvml
 from launcher.backends.local import gpus as local_gpus
+from launcher.backends.local import here
 
 
 @pytest.mark.parametrize(
@@ -39,3 +43,14 @@ def test_simulated_nodes_get_an_equal_share_of_the_gpus(
 ) -> None:
     monkeypatch.setattr(nvml, "gpus", lambda: 4 if gpus else 0)
     assert local_gpus.shares(nodes, {"CUDA_VISIBLE_DEVICES": gpus}) == shares
+
+
+def test_a_machine_that_does_not_tell_its_load_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> tuple[float, float, float]:
+        raise OSError("Load averages are unobtainable")
+
+    monkeypatch.setattr(os, "getloadavg", unknown)
+
+    assert facts.load().startswith(f"{facts.cpus()} CPUs")
+    assert here.surveyed()["load"] is None
+    assert leases.survey({})["load"] is None

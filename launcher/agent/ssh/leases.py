@@ -8,6 +8,7 @@ from typing import Any, Dict, List
 from ..lease import gpus
 from ..lease.lease import Holder, Wish, held, waiting
 from ..lease.lock_files import LockFiles
+from ..system import facts
 from . import preflight
 from .preflight import identity_of
 
@@ -41,4 +42,4 @@ def survey(_request: Request) -> Request:
     memory: List[Request] = [
         {"gpu": use.gpu, "used_mib": use.used_mib, "total_mib": use.total_mib, "busy": use.busy} for use in uses
     ]
-    return {**now, "load": round(os.getloadavg()[0], 2), "cpus": os.cpu_count() or 1, "gpus": memory}
+    return {**now, "load": facts.load_average(), "cpus": os.cpu_count() or 1, "gpus": memory}

@@ -90,9 +90,17 @@ def oom_kills() -> int:
     return 0
 
 
+def load_average() -> Optional[float]:
+    """The load of this machine; None if it cannot be read, as in a container without /proc/loadavg."""
+    with contextlib.suppress(OSError):
+        return round(os.getloadavg()[0], 2)
+    return None
+
+
 def load() -> str:
     """The load of this machine, as text."""
-    text = f"load {os.getloadavg()[0]:.1f} on {cpus()} CPUs"
+    average = load_average()
+    text = f"{cpus()} CPUs" if average is None else f"load {average:.1f} on {cpus()} CPUs"
     with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as file:
         available = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable:"))
         text += f", {available / (1 << 20):.1f} GiB of memory available"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.agent.lease import gpus
-from launcher.agent.system import users
+from launcher.agent.system import facts, users
 from launcher.backends._outlook import Outlook, capacity, now, unknown
 from launcher.errors import RunNotFoundError
 from launcher.runs import directories
@@ -51,7 +51,7 @@ def surveyed() -> SurveyedHost:
         "host": socket.gethostname(),
         "state": "up",
         "problem": None,
-        "load": round(os.getloadavg()[0], 2),
+        "load": facts.load_average(),
         "cpus": os.cpu_count(),
         "gpus": [
             {"gpu": use.gpu, "used_mib": use.used_mib, "total_mib": use.total_mib, "busy": use.busy} for use in uses
