@@ -8,10 +8,16 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
-from launcher.agent.system import processes
+from launcher.agent.channel import Channel
+from launcher.agent.forkserver.prefork import Forked
+from launcher.agent.job import Job
+from launcher.agent.node.children import ServerProcess
+from launcher.agent.system import cgroup, processes
 
 PROGRAM = """
 import os, subprocess, sys, threading, time
@@ -128,3 +134,23 @@ def test_a_list_that_cannot_be_complete_is_not_used(monkeypatch: pytest.MonkeyPa
         thread.join()
         child.send_signal(signal.SIGKILL)
         child.wait()
+
+
+def test_a_fork_server_that_sigkill_does_not_end_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(timeout: float | None = None) -> None:
+        assert timeout is not None, "it would wait forever"
+        raise subprocess.TimeoutExpired("fork server", timeout)
+
+    monkeypatch.setattr(cgroup, "create", lambda _: None)
+    stuck = MagicMock(pid=1 << 30, wait=wait)
+    monkeypatch.setattr(processes, "sweep", lambda **_: [stuck.pid])
+    ends: tuple[Channel[Any, Any], ...] = Channel.pair()
+    channel, other = ends
+    forked: Any = Forked(stuck, channel, channel, -1)
+    server = ServerProcess(Job("run", ["x.py"], "script", "/", {}, "/", {}, max_nodes=1), 0, forked)
+
+    assert server.end(at_once=True) == [stuck.pid]
+
+    assert stuck.kill.called
+    channel.close()
+    other.close()

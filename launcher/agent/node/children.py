@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..forkserver.prefork import Forked, Process
     from ..messages import AgentGroup, AgentServer, Json, ServerSetup
 
-_END_S = 12.0
+_END_S, _KILLED_S = 12.0, 5.0
 _STANDS_S = 5.0
 _READ_BYTES = 64 * 1024
 _ROOM_BYTES = 2048
@@ -156,7 +156,8 @@ class ServerProcess:
                 self._process.wait(timeout=max(0.0, limit - time.monotonic()))
             except subprocess.TimeoutExpired:
                 self._process.kill()
-                self._process.wait()
+                with contextlib.suppress(subprocess.TimeoutExpired):  # it waits for a dead device: `sweep` reports it
+                    self._process.wait(timeout=_KILLED_S)
         word = self._hear_of_stay() if self.may_stay and not at_once else -1
         pid = self.stays.get("pid", 0)
         left = processes.sweep(keep={pid, *keep}, patience_s=0.0)
