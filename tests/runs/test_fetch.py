@@ -16,6 +16,7 @@ from launcher import output
 from launcher.agent.node import holding
 from launcher.agent.outputs import signs
 from launcher.agent.outputs.tree import Tree
+from launcher.agent.system import files
 from launcher.backends._outputs import RemoteOutputs, SharedOutputs
 from launcher.errors import CommandError, StorageError
 from launcher.payload import agent_archive
@@ -129,6 +130,24 @@ def test_an_agent_waits_as_long_as_a_launcher_is_connected(tmp_path: Path, monke
 
     assert (while_connected, left_alone, waits.is_alive()) == (True, False, False)
     assert told[0] == ("outputs_ready", {"limit_s": 600.0, "result": "success"})
+
+
+def test_an_agent_that_cannot_say_that_it_waits_for_a_fetch_ends_as_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(122, "Disk quota exceeded")
+
+    monkeypatch.setattr(files, "write_whole", full)
+    (tmp_path / signs.HELD).touch()
+    told: list[str] = []
+    job = {"directory": str(tmp_path), "hold_s": 600.0, "hold_node": None, "heartbeat_s": 10.0, "grace_s": 0.0}
+    place: Any = SimpleNamespace(job=SimpleNamespace(**job), node_rank=1)
+    out: Any = SimpleNamespace(event=lambda name, **_: told.append(name))
+
+    holding.hold(place, out, SimpleNamespace(reason=None, kill_at=None), lambda: True, "success")  # type: ignore[arg-type]
+
+    assert told == ["outputs_ready"]
 
 
 def test_a_full_disk_is_one_error_and_leaves_nothing_half_written(run: str, distlaunch: Cli, small_disk: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import Callable, Optional
@@ -32,7 +33,8 @@ def hold(place: Place, out: Writer, stops: Stops, stopped: Callable[[], bool], r
     if not wanted or limit <= now or os.path.exists(released):
         return
     if asked:
-        files.write_whole(os.path.join(job.directory, signs.WAITING), b"", 0o600, sync=False)
+        with contextlib.suppress(OSError):  # a full disk: who would fetch them waits in vain, up to the limit
+            files.write_whole(os.path.join(job.directory, signs.WAITING), b"", 0o600, sync=False)
     out.event("outputs_ready", limit_s=round(limit - now, 3), result=result)
     sign, alone_since = _time_of(connected), now
     while not os.path.exists(released) and now < min(limit, alone_since + alone_s):
