@@ -6,13 +6,17 @@ import contextlib
 import os
 import subprocess
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import psutil
 import pytest
 
 from launcher.agent.forkserver.guess import MAYBE, NO, SURELY
+from launcher.agent.forkserver.preload import Preload
 from launcher.agent.forkserver.program import Program
 from launcher.agent.system import cgroup
 from launcher.errors import BackendUnavailableError
@@ -27,6 +31,10 @@ if TYPE_CHECKING:
 
 FILES = {
     "empty.py": "",
+    "without.py": "try:\n    import torch\nexcept (ImportError, OSError):\n    torch = None\n",
+    "suppressed.py": "from contextlib import suppress\nwith suppress(ImportError):\n    from lib import model\n",
+    "tried_std.py": "try:\n    import std\nexcept ImportError:\n    pass\n",
+    "needed.py": "try:\n    import torch\nfinally:\n    print('done')\n",
     "std.py": "import os, json.decoder, xml.etree.ElementTree as e\nfrom concurrent import futures\n",
     "direct.py": "import torch\n",
     "late.py": "def f():\n    from torch import nn\n",
@@ -71,6 +79,10 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("std.py", "script", NO),
         ("direct.py", "script", SURELY),
         ("late.py", "script", SURELY),
+        ("without.py", "script", MAYBE),
+        ("suppressed.py", "script", MAYBE),
+        ("tried_std.py", "script", NO),
+        ("needed.py", "script", SURELY),
         ("by_name.py", "script", MAYBE),
         ("numbers.py", "script", NO),
         ("third.py", "script", MAYBE),
@@ -192,6 +204,30 @@ def test_a_node_without_torch_runs_what_needs_none(agents: Runner, tmp_path: Pat
     assert list(run.stdout.values()) == [b"thing\n"] * 2
     with pytest.raises(BackendUnavailableError, match=f"no torch here: looked in {python}"):
         agents("import torch\n", python=python)
+
+
+@pytest.mark.parametrize("contract", ["torchrun", "env"])
+def test_a_node_without_torch_runs_what_can_do_without(agents: Runner, contract: str) -> None:
+    script = "try:\n    import torch\nexcept ImportError:\n    print('without')\n"
+    run = agents(script, python=other_python(12), contract=contract)
+
+    assert run.result() == "success", run.cause()
+    assert run.stdout[0] == b"without\n"
+
+
+@pytest.mark.parametrize(
+    ("contract", "installed", "ahead"), [("jax", True, True), ("jax", False, False), ("torchrun", False, True)]
+)
+def test_torch_is_imported_ahead_for_another_framework_only_where_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch, contract: str, installed: bool, ahead: bool
+) -> None:
+    torch = MagicMock() if installed else None
+    usual = PathFinder.find_spec
+    monkeypatch.setattr(PathFinder, "find_spec", lambda name, *more: torch if name == "torch" else usual(name, *more))
+    program = SimpleNamespace(wants_torch=lambda: SURELY, directory="/")
+    setup: Any = SimpleNamespace(program=program, job={"contract": contract})
+
+    assert Preload(setup, agent=None)._imports_torch_ahead() == ahead  # type: ignore[arg-type]
 
 
 NEWER = 'import os, sys\ntype Pair[T] = tuple[T, T]\nprint(sys.version_info[1], f"{os.environ["RANK"]}")\n'

@@ -1,7 +1,7 @@
 """Whether a script will import torch, judged by its text and that of the user's own modules; nothing is executed.
 
-It will if one of them has such an import anywhere. It may if they only have the name in a string, or import an
-installed package, which is not examined.
+It will if one of them has such an import anywhere. It may if they do without it (`except ImportError`), only have the
+name in a string, or import an installed package, which is not examined.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ast
 import os
 import sys
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
-from typing import Collection, Iterator, List, Optional, Set, Union
+from typing import Collection, Iterator, List, Optional, Set, Tuple, Union
 
 from .guess import MAYBE, NO, SURELY
 
@@ -29,6 +29,8 @@ _FIRST = frozenset((
     "sitecustomize", "usercustomize",
 ))  # fmt: skip
 """Modules that an interpreter imports before any script; in some versions they are frozen."""
+
+_CATCH = frozenset(("ImportError", "ModuleNotFoundError", "Exception", "BaseException"))
 
 _FILES = 500
 """Maximum number of files that are examined; if there are more, they may import torch."""
@@ -50,9 +52,12 @@ def files_of_main(module: str, search: List[str]) -> Optional[List[str]]:
 
 def lead_to_torch(files: List[str], search: List[str]) -> int:
     """Whether the files, or the user's own modules that they import, import torch: NO, MAYBE or SURELY."""
-    todo, found = list(files), NO
+    todo, found, most = list(files), NO, SURELY
+    tried: List[str] = []
     seen: Set[str] = set()
-    while todo and found < SURELY:
+    while (todo or tried) and found < most:
+        if not todo:  # the script does without what is left
+            todo, tried, most = tried, [], MAYBE
         path = todo.pop()
         if path in seen or not os.path.isfile(path):
             continue
@@ -68,18 +73,41 @@ def lead_to_torch(files: List[str], search: List[str]) -> int:
             continue
         if b"torch" in text and found == NO:
             found = MAYBE if any(map(_is_its_name, ast.walk(tree))) else NO
-        for name in _imported(tree, package_of(path)):
+        for name, optional in _imported(tree, package_of(path)):
             own = None if name.partition(".")[0] == "torch" else own_files(name, search)
-            found = max(found, _through(name, search) if own is None else NO)
-            todo += own or []
-    return found
+            if own is None:
+                found = max(found, min(_through(name, search), MAYBE if optional else most))
+            else:
+                (tried if optional else todo).extend(own)
+    return min(found, most)
 
 
-def _imported(tree: ast.AST, package: List[str]) -> Iterator[str]:
-    """The full names of all that a module of this package imports; some may be names in a module."""
+def _imported(tree: ast.AST, package: List[str]) -> Iterator[Tuple[str, bool]]:
+    """The full names of all that a module of this package imports, and whether it does without.
+
+    Some may be names in a module.
+    """
+    optional = {id(step) for node in ast.walk(tree) if _does_without(node) for step in _steps(node)}
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield from names_of(node, package)
+            yield from ((name, id(node) in optional) for name in names_of(node, package))
+
+
+def _does_without(node: ast.AST) -> bool:
+    """Whether a statement catches the errors of imports: `except ImportError`, `with suppress(ImportError)`."""
+    caught: List[Optional[ast.expr]] = []
+    if isinstance(node, ast.Try):
+        caught = [handler.type for handler in node.handlers]
+    elif isinstance(node, ast.With):
+        caught = [item.context_expr for item in node.items]
+    names = [each for error in caught if error for each in ast.walk(error)]
+    return None in caught or any(isinstance(each, ast.Name) and each.id in _CATCH for each in names)
+
+
+def _steps(node: ast.AST) -> Iterator[ast.AST]:
+    """All that is in the body of such a statement."""
+    for step in getattr(node, "body", ()):
+        yield from ast.walk(step)
 
 
 def _is_its_name(node: ast.AST) -> bool:

@@ -13,7 +13,7 @@ from ..contracts import load
 from ..system import cgroup, garbage
 from . import imported, traces, worker
 from .agent import Agent
-from .guess import MAYBE, SURELY
+from .guess import NO, SURELY
 from .setup import Setup
 
 _IMPORT_TIME = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
@@ -107,13 +107,14 @@ class Preload:
         """Whether to import torch in advance.
 
         If it is not certain that workers will, torch must be installed, and the memory limit must leave room for it.
+        Of a framework other than torch, a script may have a part for torch that never runs: it must be installed, too.
         """
-        program = self._setup.program
+        program, ours = self._setup.program, load(self._setup.job["contract"]).torch
         wants = program.wants_torch()
-        if wants != MAYBE or not load(self._setup.job["contract"]).torch:
+        if wants == NO or (ours and wants == SURELY):
             return wants == SURELY
         limit = cgroup.memory_limit()
-        has_room = limit is None or limit >= _ROOM_BYTES
+        has_room = wants == SURELY or (ours and (limit is None or limit >= _ROOM_BYTES))
         return has_room and PathFinder.find_spec("torch", [program.directory, *sys.path]) is not None
 
 
