@@ -35,11 +35,12 @@ def test_with_a_virtual_local_rank_each_worker_sees_its_own_gpu_alone(
     assert [run.stdout[0], run.stdout[1]] == seen
 
 
-def test_a_worker_without_a_gpu_of_its_own_is_an_error_that_names_it(agents: Runner) -> None:
-    run = agents(SHOW, nproc_per_node="2", env=("CUDA_VISIBLE_DEVICES=3",), virtual_local_rank=True)
+def test_a_worker_without_a_gpu_of_its_own_is_an_error_that_all_nodes_name(agents: Runner) -> None:
+    run = agents(SHOW, nodes="2", nproc_per_node="2", env=("CUDA_VISIBLE_DEVICES=3",), virtual_local_rank=True)
 
     assert run.result() == "failed"
-    assert "--virtual-local-rank: local rank 1 has no GPU in CUDA_VISIBLE_DEVICES=3" in run.cause()["message"]
+    why = {(fields["cause"]["class"], fields["cause"]["message"]) for fields in run.of("done")}
+    assert why == {("node", "--virtual-local-rank: local rank 1 has no GPU in CUDA_VISIBLE_DEVICES=3")}
 
 
 def test_workers_are_bound_to_cpus_which_are_reported(agents: Runner) -> None:

@@ -88,7 +88,7 @@ def _result_of(error: Exception, nodes: Any) -> Tuple[Result, str]:
     message = f"{type(error).__name__}: {error}"
     result: Result = {"result": "failed", "error": message, "kind": Failure.FABRIC, "secondary": False}
     if not isinstance(error, OSError):
-        result["traceback"] = trace
+        result["kind"], result["traceback"] = Failure.NODE, trace
     return result, trace
 
 

@@ -89,8 +89,11 @@ class WorkerGroup:
         nodes, restarts = len(counts), self._nodes.restarts
         group = Group(met.rank, nodes, self._count, self._job.role, addr, port, restarts, counts)
         peers, ranks = self._agree(group)
-        self._workers.begin_round(group, ranks, peers)
-        self._workers.start(group, ranks)
+        try:
+            self._workers.begin_round(group, ranks, peers)
+            self._workers.start(group, ranks)
+        except ValueError as error:  # a worker has no GPU or CPU of its own
+            raise self._failed(str(error)) from error
 
     def _agree(self, group: Group) -> Tuple[List[Dict[str, Any]], List[Ranks]]:
         """Exchange what the contract needs with all nodes; what each offers, and the ranks of this node's workers.
@@ -110,8 +113,13 @@ class WorkerGroup:
                 return peers, self._ranks(group, peers)
         except (CannotError, ValueError) as error:
             against = str(error)
-        why = cause.of_node(host=nodes.host, node=nodes.node_rank, message=against, time=time.time())
-        raise PeerEndedError(nodes.publish("fail", cause=why))
+        raise self._failed(against)
+
+    def _failed(self, message: str) -> PeerEndedError:
+        """Tell all nodes that this one cannot do its part; the error that ends it as well."""
+        nodes = self._nodes
+        why = cause.of_node(host=nodes.host, node=nodes.node_rank, message=message, time=time.time())
+        return PeerEndedError(nodes.publish("fail", cause=why))
 
     def _ignored(self, why: Optional[Cause]) -> bool:
         """Whether the failure is to be ignored, as this node's role says; its workers are then done."""
