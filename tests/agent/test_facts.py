@@ -29,6 +29,24 @@ def test_visible_devices_are_read_by_cudas_rules(variable: str | None, seen: lis
 
 
 @pytest.mark.parametrize(
+    ("env", "seen"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "2,1"}, ["2", "1"]),
+        ({"CUDA_VISIBLE_DEVICES": "2,1", "HIP_VISIBLE_DEVICES": "3"}, ["3"]),
+        ({"ROCR_VISIBLE_DEVICES": "0"}, ["0"]),
+        ({}, ["0", "1", "2", "3"]),
+    ],
+)
+def test_amds_gpus_are_chosen_by_the_variable_of_cuda_too(
+    monkeypatch: pytest.MonkeyPatch, env: dict[str, str], seen: list[str]
+) -> None:
+    monkeypatch.setattr(nvml, "gpus", lambda: 0)
+    monkeypatch.setattr(facts, "_amd_gpus", lambda: 4)
+
+    assert facts.gpus(env) == seen
+
+
+@pytest.mark.parametrize(
     ("nodes", "gpus", "shares"),
     [
         (1, "0,1,2,3", None),

@@ -154,5 +154,4 @@ def _amd(env: Mapping[str, str]) -> List[_Amd]:
     with contextlib.suppress(OSError):
         cards = (os.path.realpath(f"{_DRM}/{name}/device") for name in os.listdir(_DRM) if name[4:].isdigit())
         paths = sorted({path for path in cards if os.path.exists(f"{path}/gpu_busy_percent")})
-    shown = facts.visible(env.get("HIP_VISIBLE_DEVICES", env.get("ROCR_VISIBLE_DEVICES")), len(paths))
-    return [_Amd(paths[int(name)]) for name in shown if name.isdigit()]
+    return [_Amd(paths[int(name)]) for name in facts.visible_of_amd(env, len(paths)) if name.isdigit()]

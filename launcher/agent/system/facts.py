@@ -57,13 +57,19 @@ def visible(variable: Optional[str], count: int) -> List[str]:
     return chosen
 
 
+def visible_of_amd(env: Mapping[str, str], count: int) -> List[str]:
+    """The ids, out of `count` devices of AMD, that this environment leaves; HIP reads CUDA's variable as well."""
+    names = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+    return visible(next((env[name] for name in names if name in env), None), count)
+
+
 def gpus(env: Mapping[str, str]) -> List[str]:
     """The ids of the GPUs that workers with this environment would see. Raises `NoAnswerError`, see `nvml`."""
     found = nvml.gpus()
     if found:
         return visible(env.get("CUDA_VISIBLE_DEVICES"), found)
     found = _amd_gpus()
-    return visible(env.get("HIP_VISIBLE_DEVICES", env.get("ROCR_VISIBLE_DEVICES")), found) if found else []
+    return visible_of_amd(env, found) if found else []
 
 
 def gpu_count(env: Mapping[str, str]) -> Optional[int]:
