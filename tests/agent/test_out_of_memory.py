@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -79,3 +79,16 @@ def test_lack_of_memory_in_another_cgroup_is_not_the_workers(agents: Runner, sma
 @pytest.mark.torch
 def test_torchs_own_memory_error_is_of_the_class_out_of_memory(warm_agents: Runner) -> None:
     assert warm_agents("import torch\ntorch.ones(1 << 50)\n").cause()["class"] == "out_of_memory"
+
+
+def test_a_mount_whose_name_is_no_text_keeps_no_cgroup_from_being_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mounts").write_bytes(b"disk /mnt/\xff ext4 rw 0 0\nnone /sys/fs/cgroup cgroup2 rw 0 0\n")
+    (tmp_path / "cgroup").write_bytes(b"0::/a/\xff\n")
+    usual: Any = open
+    monkeypatch.setattr(
+        cgroup, "open", lambda path, **how: usual(tmp_path / os.path.basename(path), **how), raising=False
+    )
+
+    assert os.fsencode(cgroup.memory_counters()[0]) == b"/sys/fs/cgroup/a/\xff/memory.events"

@@ -21,9 +21,9 @@ _NO_LIMIT = 1 << 60
 def _own_directory(controller: Optional[str] = None) -> Optional[str]:
     """The directory of our cgroup in the unified (v2) hierarchy, or in that of a v1 controller."""
     try:
-        with open("/proc/self/mounts", encoding="utf-8") as file:
+        with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
             mounts = [line.split() for line in file]
-        with open("/proc/self/cgroup", encoding="utf-8") as file:
+        with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
             groups = [line.strip().split(":", 2) for line in file]
     except OSError:
         return None
