@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 from typing import TYPE_CHECKING
+from unittest.mock import MagicMock
 
 import pytest
 
 from launcher.agent import cause
 from launcher.agent.job import Job
+from launcher.agent.network import routes
 from launcher.agent.network.endpoint import Endpoint
+from launcher.agent.node.joining import Joining
 from launcher.agent.system import files
 
 if TYPE_CHECKING:
@@ -94,3 +97,18 @@ def test_a_malformed_address_is_ignored(tmp_path: Path) -> None:
     for said in ("[]", "{}", '{"addresses": 3, "port": 1}', port_x, no_text):
         (tmp_path / "rdzv").write_text(said)
         assert endpoint(tmp_path, file=str(tmp_path / "rdzv")).look() is None, said
+
+
+def test_no_name_server_is_asked_for_an_address_that_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(name: str) -> list[str]:
+        raise AssertionError(name)
+
+    monkeypatch.setattr(routes, "resolve", asked)
+    job = Job("run", ["x.py"], "script", str(tmp_path), {}, str(tmp_path), {"addr": "127.0.0.1"}, max_nodes=1)
+    joining = Joining(MagicMock(job=job, node_rank=0), MagicMock())
+    joining.endpoint.open()
+
+    joining.look_at_fabric({})
+
+    assert (joining.endpoint.look() or ("", 0))[0] == "127.0.0.1"
+    joining.endpoint.handed_over()

@@ -171,7 +171,7 @@ class NodePart:
 
     def _first(self, endpoint: Endpoint) -> Brought:
         endpoint.open()
-        endpoint.tell(routes.candidates(self._host))
+        endpoint.tell(lambda: routes.candidates(self._host))
         self.listener = socket.socket(fileno=os.dup(endpoint.fds()[0]))
         chain = Chain(self.job.max_nodes, Member(0, self._host, [], endpoint.look()[1]))  # type: ignore[index]
         serving = Serving(self.listener, self.job.key, self._limits, chain.attend)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Sequence, Tuple
 
 from ..cause import is_cause
 from ..job import LOOPBACK, Job
@@ -48,13 +48,13 @@ class Endpoint:
         if self._by_name:  # node 0 must find itself by that name, too, as its workers will
             self._look_for(self._port)
 
-    def tell(self, candidates: Sequence[str]) -> None:
-        """On node 0: publish the addresses at which others may reach it, best first."""
+    def tell(self, candidates: Callable[[], Sequence[str]]) -> None:
+        """On node 0: publish the addresses at which others may reach it, best first; asks only if none is known."""
         assert self._port
         if self._by_name:
             return
         known = self._job.rendezvous.get("addr") or self._job.master_addr
-        addresses = [known] if known else list(candidates)
+        addresses = [known] if known else list(candidates())
         self.address = (addresses[0], self._port)
         if self.file:
             files.write_whole(

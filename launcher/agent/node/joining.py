@@ -60,9 +60,8 @@ class Joining:
 
             self._out.event("facts", **discovery.read(sources.Tree(), full=True).to_json())
         if self._place.node_rank == 0:
-            self.endpoint.tell(
-                list(self._fabric["interfaces"] if self._fabric else {}) or routes.candidates(self._place.host)
-            )
+            known = list(self._fabric["interfaces"] if self._fabric else {})
+            self.endpoint.tell(lambda: known or routes.candidates(self._place.host))
 
     def go_on(self, server: ServerProcess) -> Optional[Message]:
         """Send node 0's address to the worker group once it is known; returns the failure if that takes too long."""
