@@ -86,11 +86,12 @@ def set_blas_threads(env: Mapping[str, str]) -> None:
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         paths = {line.split(None, 5)[5].strip() for line in maps if "openblas" in line}
     for path in paths:
-        library = ctypes.CDLL(path)
-        for name in _OPENBLAS_SETTERS:
-            if hasattr(library, name):
-                getattr(library, name)(count)
-                break
+        with contextlib.suppress(OSError):  # an upgrade has replaced its file: it keeps one thread
+            library = ctypes.CDLL(path)
+            for name in _OPENBLAS_SETTERS:
+                if hasattr(library, name):
+                    getattr(library, name)(count)
+                    break
 
 
 def renew(name: str) -> None:
