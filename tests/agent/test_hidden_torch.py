@@ -95,6 +95,26 @@ print(seen[:2])
 """
 
 
+OLD_FINDER = """
+import sys
+class Finder:
+    def find_module(self, name, path=None):
+        return None
+sys.meta_path.insert(0, Finder())
+import torch
+print(torch.__name__)
+"""
+
+
+@pytest.mark.torch
+def test_a_finder_of_an_old_library_is_asked_nothing_that_it_does_not_know(agents: Runner) -> None:
+    run = agents(OLD_FINDER)
+
+    assert run.result() == "success", run.stderr
+    assert run.stdout[0] == b"torch\n"
+    assert run.warnings() == []
+
+
 STAND_IN = "import sys\nsys.modules['num' + 'py'] = None\nimport torch\nprint(sys.modules['numpy'])\n"
 
 

@@ -123,7 +123,9 @@ class Hidden:
     def _find(self, name: str) -> Optional[str]:
         """Where an import would find the module now."""
         for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(name, None)
+            if finder is self or not hasattr(finder, "find_spec"):  # some of old libraries have only find_module
+                continue
+            spec = finder.find_spec(name, None)
             if spec is not None:
                 return spec.origin
         return None
