@@ -97,9 +97,9 @@ def c10d(
         if here:
             try:
                 return Place(0, {"addr": host, "port": port, "everywhere": True, "fd": ports.listening(port).detach()})
-            except ports.PortTakenError:
+            except OSError as error:
                 if host_is_us:
-                    raise CommandError(f"port {port} is taken, and is_host says that this node serves it") from None
+                    raise CommandError(f"{error.strerror}, and is_host says that this node serves it") from None
         left = limit_s - (time.monotonic() - began)
         try:
             store = Client(host, port, key=key, timeout_s=min(patience_s, left), comes_back=True, tell=say)

@@ -54,7 +54,7 @@ class Tensorflow(Contract):
             sock.close()
         try:
             self._held = [ports.lent() for _ in range(workers)]
-        except ports.PortTakenError as error:
+        except OSError as error:
             raise CannotError(f"no free port for each of {workers} tasks of TensorFlow: {error.strerror}") from error
         return {"ports": [ports.port_of(sock) for sock in self._held]}
 

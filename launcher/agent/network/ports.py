@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
-from typing import Iterator, Optional
+from typing import Iterator
 
 _FIRST = 10_000
 _TRIES = 200
@@ -28,16 +29,18 @@ def _candidates() -> Iterator[int]:
         yield _FIRST + chosen if not count or chosen < below else high + 1 + chosen - below
 
 
-def _bind(port: int, only: str, named: bool) -> Optional[socket.socket]:
-    """A socket bound to the port on all addresses, including IPv6 if available, or on `only`; None if it is taken.
+def _bind(port: int, only: str, named: bool) -> socket.socket:
+    """A socket bound to the port on all addresses, including IPv6 if available, or on `only`. Raises `OSError`.
 
     `named`: also if connections of an earlier run are left on the port (TIME_WAIT, for a minute).
     """
+    why = OSError()
     everywhere = ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0"))  # noqa: S104 - peers connect to it
     for family, address in ((socket.AF_INET, only),) if only else everywhere:
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)
-        except OSError:
+        except OSError as error:
+            why = error
             continue  # no IPv6 in this kernel
         try:
             if family == socket.AF_INET6:
@@ -46,24 +49,30 @@ def _bind(port: int, only: str, named: bool) -> Optional[socket.socket]:
             sock.bind((address, port))
         except OSError as error:
             sock.close()
-            if error.errno == 98:  # EADDRINUSE, Linux
-                return None
+            why = error
+            if error.errno == errno.EADDRINUSE:
+                break
             continue  # IPv6 is disabled
         return sock
-    return None
+    raise why
 
 
 def reserve(port: int = 0, only: str = "") -> socket.socket:
     """A socket that holds a free port, or the given one, without listening; on all addresses or one IPv4 address.
 
     A port of our choice is bound without SO_REUSEADDR: it was free, and no other process can bind it.
-    Raises `PortTakenError`.
+    Raises `PortTakenError`, or another `OSError` if it cannot be bound for another reason.
     """
+    why = OSError()
     for candidate in [port] if port else _candidates():
-        sock = _bind(candidate, only, named=bool(port))
-        if sock is not None:
-            return sock
-    raise PortTakenError(98, f"port {port} is in use" if port else "no free port outside the ephemeral range")
+        try:
+            return _bind(candidate, only, named=bool(port))
+        except OSError as error:
+            why = error
+    if why.errno == errno.EADDRINUSE:
+        what = f"port {port} is in use" if port else "no free port outside the ephemeral range"
+        raise PortTakenError(why.errno, what)
+    raise OSError(why.errno, f"port {port or candidate} cannot be bound: {why.strerror}")
 
 
 def listening(port: int = 0, only: str = "") -> socket.socket:
