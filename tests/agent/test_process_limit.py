@@ -54,3 +54,26 @@ def test_an_agent_that_can_start_no_thread_for_a_moment_continues_its_run(
     assert "the stacks cannot be read: no thread can be started" in run.warnings()
     assert run.result() == "cancelled", run.of("done")
     assert {path.name for path in refused.iterdir()} == {"samples", "errors", "stacks", "within"}
+
+
+REFUSES_WORKERS = """\
+import os, sys
+def fork(really=os.fork):
+    if sys._getframe(1).f_code.co_filename.endswith("forkserver/workers.py"):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    return really()
+os.fork = fork
+"""
+
+
+def test_a_worker_that_cannot_be_forked_is_named_with_the_limit(
+    agents: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(REFUSES_WORKERS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    run = agents("print(1)\n", nproc_per_node="2")
+
+    assert run.result() == "failed"
+    assert run.cause()["message"].endswith(
+        "the worker of rank 0 cannot be forked: no more processes may be started (pids.max, ulimit -u)"
+    )

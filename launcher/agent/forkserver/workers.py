@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -50,7 +51,7 @@ class Workers:
         server = os.getpid()
         # A signal to the child waits until it has its own handlers back: with the fork server's it would be lost.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, processes.PASSED_ON)
-        pid = os.fork()
+        pid = _forked(request["rank"])
         if pid == 0:
             ends.close(ends.agent)
             for name, fd in zip(request.get("passes", ()), fds):
@@ -126,3 +127,13 @@ class Workers:
                 fields = {"rank": about["rank"], "pid": pid, "message": message}
                 self._group.send({"debugged": fields})
                 self._agent.event("debugger", **fields)
+
+
+def _forked(rank: int) -> int:
+    """Fork the worker of this rank, as `os.fork` does."""
+    try:
+        return os.fork()
+    except OSError as error:
+        few = "no more processes may be started (pids.max, ulimit -u)"
+        why = few if error.errno == errno.EAGAIN else error.strerror
+        raise OSError(error.errno, f"the worker of rank {rank} cannot be forked: {why}") from error
