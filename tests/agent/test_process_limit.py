@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
+from unittest.mock import MagicMock
+
+from launcher.agent.flight import recorder
+from launcher.agent.node.flight import Dumps
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +59,19 @@ def test_an_agent_that_can_start_no_thread_for_a_moment_continues_its_run(
     assert "the stacks cannot be read: no thread can be started" in run.warnings()
     assert run.result() == "cancelled", run.of("done")
     assert {path.name for path in refused.iterdir()} == {"samples", "errors", "stacks", "within"}
+
+
+def test_dumps_that_no_thread_can_read_are_missing_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "Recorder", MagicMock())
+    monkeypatch.setattr(threading.Thread, "start", MagicMock(side_effect=RuntimeError("can't start new thread")))
+    out, taken = MagicMock(), MagicMock()
+    dumps = Dumps(MagicMock(), out, MagicMock())
+
+    dumps.take({}, taken)
+    dumps.attend()
+
+    taken.assert_called_once_with(None)
+    out.event.assert_called_once_with("warning", message="the dumps cannot be read: no thread can be started")
 
 
 REFUSES_WORKERS = """\
