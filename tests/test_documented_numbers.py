@@ -15,7 +15,7 @@ from launcher.agent.store import connection, server
 from launcher.agent.stream import backlog, output, sink, sizes, writer
 from launcher.backends import _patience
 from launcher.backends._writing import new_key
-from launcher.backends.ansible import backend as ansible
+from launcher.backends.ansible import lost
 from launcher.backends.ansible import stream as ansible_stream
 from launcher.backends.kubernetes import config_maps, login, pod, position, sidecars
 from launcher.backends.kubernetes.options import KubernetesOptions
@@ -89,7 +89,7 @@ NUMBERS: list[tuple[str, str, tuple[object, ...], tuple[object, ...]]] = [
     ("slurm", "SIGTERM `--lead` (90 s) before the limit", (default(SlurmOptions, "lead"),), (90,)),
     ("slurm", "their grace time (`--grace`, 30 s)", (default(JobOptions, "grace"),), (30,)),
     ("ansible", "30 s after the last message of a lost host", (JOB["host_timeout_s"],), (30,)),
-    ("ansible", "it was silent for 45 s", (ansible._LOST_S,), (45,)),
+    ("ansible", "it was silent for 45 s", (lost._LOST_S,), (45,)),
     (
         "ansible",
         "nothing for 20 s is opened anew; the limit doubles each time, up to 160 s",

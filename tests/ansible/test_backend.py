@@ -13,13 +13,15 @@ import pytest
 
 from launcher.agent.protocol import encode_event
 from launcher.backends.ansible import backend as ansible
+from launcher.backends.ansible import lost
+from launcher.backends.ansible import stream as streams
 from launcher.backends.ansible.backend import AnsibleBackend
 from launcher.backends.ansible.options import AnsibleOptions
 from launcher.errors import CommandError, SpecError
 from launcher.runs import restarts
 from launcher.spec import JobSpec, NodeRange, parse_size
 from launcher.system import install
-from tests.ansible.test_stream import Clock, node
+from tests.ansible.test_stream import ANSWERS, Clock, node
 from tests.command import ROOT
 
 if TYPE_CHECKING:
@@ -142,7 +144,7 @@ def test_a_host_is_lost_once_another_has_ended_or_waits_without_it_and_it_was_si
     stream = tmp_path / "stream"
     stream.write_bytes(encode_event("agent_started", 0) + encode_event("rendezvous", 0))
     clock = Clock()
-    monkeypatch.setattr(ansible, "time", clock)
+    monkeypatch.setattr(lost, "time", clock)
     now = clock.monotonic()
 
     def said(*tails: Any) -> Any:
@@ -167,13 +169,31 @@ def test_a_host_is_lost_once_another_has_ended_or_waits_without_it_and_it_was_si
         once_more + encode_event("rendezvous", 0, attempt=1) + b'0.0| {"event":"agent_started",\n' * 9000
     )
     assert said(tail(0, "running"), silent).nodes == ("running", "unknown"), "it has met them long ago"
-    lost = said(tail(0, "ended"), silent)
-    assert lost.nodes == ("ended", "ended")
-    assert lost.causes == {1: {"class": "node", "message": "host n2 does not answer any more: ssh: timed out"}}
+    gone = said(tail(0, "ended"), silent)
+    assert gone.nodes == ("ended", "ended")
+    assert gone.causes == {1: {"class": "node", "message": "host n2 does not answer any more: ssh: timed out"}}
     assert said(tail(0, "ended"), tail(1, "running")).nodes == ("ended", "running")
     killed = said(tail(0, "ended", ending="the agent was killed"), tail(1, "unknown"))
     assert killed.nodes == ("ended", "unknown")
     assert killed.causes == {0: {"class": "node", "message": "host n1: the agent was killed"}}
+
+
+def test_a_host_that_answers_no_call_of_a_process_is_silent_since_the_first(tmp_path: Path) -> None:
+    """As a command that waits asks again and again, and each call ends long before a host counts as lost."""
+    gate = tmp_path / "gate"
+    nodes = [node(tmp_path, 0, f"[ -e {gate} ] || exit 1; {ANSWERS}"), node(tmp_path, 1, "exit 1")]
+
+    def silent_since() -> list[float]:
+        return [tail.lost_at or 0.0 for tail in streams.fetch({"run_dir": str(tmp_path), "nodes": nodes}, 0.5)]
+
+    first = silent_since()
+    assert silent_since() == first
+    gate.touch()
+    silent_since()
+    gate.unlink()
+    again = silent_since()
+    assert again[0] > first[0], "it has answered meanwhile"
+    assert again[1] == first[1]
 
 
 def test_hosts_that_a_signal_did_not_reach_are_reported_with_what_to_do(tmp_path: Path) -> None:

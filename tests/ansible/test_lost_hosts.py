@@ -7,7 +7,7 @@ import json
 import os
 import re
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -34,10 +34,10 @@ IMPATIENT = """
 import sys
 from launcher import spec
 from launcher.backends import _patience
-from launcher.backends.ansible import backend
+from launcher.backends.ansible import lost
 from launcher.cli import main
 from launcher.service import limits
-_patience._SILENT_S, backend._LOST_S, limits.HANG_S = (10.0, 160.0), 20.0, 10.0
+_patience._SILENT_S, lost._LOST_S, limits.HANG_S = (10.0, 160.0), 20.0, 10.0
 whole = spec.JobSpec.job
 spec.JobSpec.job = lambda self, **more: whole(self, **more)._replace(host_timeout_s=7.0)
 sys.exit(main())
@@ -180,3 +180,33 @@ def test_a_host_whose_disk_is_full_loses_lines_and_still_reports_how_the_run_end
     )
     assert (state["cause"]["message"], state["cause"]["rank"]) == ("ValueError: in the end", 1)
     assert [node["lines_lost"] > 100 for node in state["nodes"]] == [False, True]
+
+
+STAYS = """
+import os
+print("ready", flush=True)
+os.read(os.pipe()[0], 1)  # which is never written to
+"""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("why", ["failed", "cancelled"])
+def test_a_detached_run_that_has_lost_a_host_ends_for_a_command_that_only_asks(rack: Rack, why: str) -> None:
+    """At once if its other node says that the host is lost, or else when a command has waited for the host."""
+    rack.write("stays.py", STAYS)
+    impatient: dict[str, Any] = {"python": ("-c", IMPATIENT), "cwd": rack.directory}
+    run = rack.cli(*rack.argv("--detach", "--nodes", "2", "stays.py"), **impatient).stdout.strip()
+    streams = [rack.remote / "runs" / run / "nodes" / str(rank) / "stream" for rank in range(2)]
+    wait_until("both nodes to work", lambda: all(b"ready" in path.read_bytes() for path in streams), limit_s=60)
+    rack.ssh.hosts[1].cut_off()
+    try:
+        if why == "cancelled":
+            rack.shell("cancel", "--no-wait", run, env={"ANSIBLE_TIMEOUT": "5"})
+        wait_until("node 0 to end", lambda: b'{"event":"done"' in streams[0].read_bytes(), limit_s=90)
+        if why == "cancelled":
+            assert rack.cli("wait", run, **impatient).exit_code == 130
+        else:
+            state = rack.state(run)
+            assert (state["state"], state["cause"]["node"]) == ("failed", 1)
+    finally:
+        rack.ssh.hosts[1].reconnect()

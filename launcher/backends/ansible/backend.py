@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,6 +14,7 @@ from launcher.backends._base import Backend, Record, unrecorded
 from launcher.backends.ansible import ansible_config as config
 from launcher.backends.ansible import inventory, planning, playbook, questions, ssh
 from launcher.backends.ansible.handle import AnsibleHandle
+from launcher.backends.ansible.lost import is_lost
 from launcher.backends.ansible.options import AnsibleOptions
 from launcher.backends.ansible.plan import AnsiblePlan
 from launcher.backends.ansible.start import forget, on_record, recover, start, target
@@ -29,11 +29,10 @@ from launcher.system.dataclass import asdict
 from launcher.system.hosts import lines as hosts_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from launcher.backends._outlook import Outlook
     from launcher.backends._outputs import RemoteOutputs
-    from launcher.backends.ansible.stream import Tail
     from launcher.payload.snapshot import Snapshot
     from launcher.results.cluster import SurveyedHost
     from launcher.results.run import ClusterRun
@@ -41,13 +40,6 @@ if TYPE_CHECKING:
     from launcher.runs.liveness import NodeState
     from launcher.spec import JobSpec
     from launcher.system.pipes import Bridge
-
-_LOST_S = 45.0
-"""A host that is silent for this long is lost if another node has ended, as peers give a node up after 30 s. It is also
-lost if no node has completed a rendezvous, as no peer would miss it then."""
-
-_TAIL_BYTES = 256 * 1024
-"""More than a node writes before its rendezvous with the others."""
 
 
 class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
@@ -219,7 +211,7 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
         for tail in tails:
             rank = tail.node["rank"]
             states[rank] = "unknown" if tail in lost else tail.state
-            if tail in lost and self._given_up(tail, tails):
+            if tail in lost and is_lost(tail, tails):
                 states[rank] = "ended"
                 message = f"host {tail.node['host']} does not answer any more: {tail.problem}"
                 causes[rank] = {"class": Failure.NODE, "message": message}
@@ -238,12 +230,6 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
         lost = {tail.node["host"]: tail.problem for tail in fetch(handle, FETCH_S) if not tail.finished}
         for line in hosts_lines(lost):
             output.warn(f"no connection to {line}; this is what came before")
-
-    def _given_up(self, tail: Tail, tails: Sequence[Tail]) -> bool:
-        """Whether a silent host is lost to the run: another node has ended, or none has completed a rendezvous."""
-        silent = tail.lost_at is not None and time.monotonic() - tail.lost_at > _LOST_S
-        ended = any(other is not tail and other.state == "ended" for other in tails)
-        return silent and (ended or not any(map(_has_met, tails)))
 
     def open_stream(self, handle: AnsibleHandle, offsets: Mapping[int, int] | None = None) -> HostStreams:
         """One connection per host, resumed where it broke."""
@@ -277,23 +263,6 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
     def _send(self, handle: AnsibleHandle, signum: int, *more: str) -> None:
         ssh.reach(handle)
         ssh.check(ssh.call_all(handle, lambda node: ssh.call(node, "signal", *target(node), str(int(signum)), *more)))
-
-
-def _has_met(tail: Tail) -> bool:
-    """Whether a node has completed a rendezvous since its last start, by what was fetched of its stream."""
-    left_out = max(0, _size(tail.stream) - _TAIL_BYTES)
-    try:
-        with open(tail.stream, "rb") as file:
-            file.seek(left_out)
-            said = b"\n" + file.read()
-    except FileNotFoundError:
-        return False
-    began = said.rfind(b'\n{"event":"agent_started",')
-    return (began < 0 and left_out > 0) or b'\n{"event":"rendezvous",' in said[max(0, began) :]
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
 
 
 BACKEND = AnsibleBackend

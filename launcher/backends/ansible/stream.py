@@ -44,6 +44,9 @@ _READ_BYTES = 1 << 20
 _GARBLED = 3
 """After this many answers that no agent sends, a host is not asked again."""
 
+_silent_since: dict[tuple[Path, str], float] = {}
+"""By stream and host: since when a host has answered no `fetch` of this process, on the monotonic clock."""
+
 
 class _Odd:
     """What a host has sent that no agent sends."""
@@ -92,6 +95,10 @@ class Tail:
         """The file with what was fetched."""
         return self._copy.path
 
+    @property
+    def _key(self) -> tuple[Path, str]:
+        return self.stream, self.node["host"]
+
     def is_due(self) -> bool:
         """Whether it is time to connect."""
         return not self.finished and self._connection is None and self._patience.may_try()
@@ -101,6 +108,14 @@ class Tail:
         self.problem = problem or self.problem
         if problem:
             self.lost_at = time.monotonic()
+            _silent_since.pop(self._key, None)
+
+    def count_silence(self) -> None:
+        """Count the time since the first of several connections, one after the other, that had no answer."""
+        if self.state == "unknown" and self.lost_at is not None:
+            self.lost_at = _silent_since.setdefault(self._key, self.lost_at)
+        else:
+            _silent_since.pop(self._key, None)
 
     def open(self) -> int | None:
         """Connect if it is time to; returns the descriptor to read from."""
@@ -265,7 +280,10 @@ class HostStreams:
 
 
 def fetch(handle: AnsibleHandle, limit_s: float) -> list[Tail]:
-    """Fetch what is new of all streams once; nodes that do not answer in time stay `unknown`."""
+    """Fetch what is new of all streams once; nodes that do not answer in time stay `unknown`.
+
+    In a process that asks again and again, a host counts as silent since the first call that it did not answer.
+    """
     allow_files(_FILES_PER_NODE * len(handle["nodes"]))
     pump = Pump([Tail(node, Path(handle["run_dir"]), once=True) for node in handle["nodes"]])
     limit = time.monotonic() + limit_s
@@ -274,4 +292,6 @@ def fetch(handle: AnsibleHandle, limit_s: float) -> list[Tail]:
             pump.turn(0.1)
     finally:
         pump.close()
+    for tail in pump.tails:
+        tail.count_silence()
     return list(pump.tails)
