@@ -120,8 +120,9 @@ def _asked(run: Run) -> RunState:
     whole = sent(run)
     if whole.result is not None:
         return status.ended(whole.result)
-    if whole.handle is None:
-        return {**status.observe(run).to_json(), "state": "unknown", "detail": status.nothing_found(run)}
+    if whole.handle is None:  # it has no nodes, unless they may still start
+        known = status.observe(run).to_json() if status.unsure(run) else results.nothing("unknown")
+        return {**known, "state": "unknown", "detail": status.nothing_found(run)}
     backend = backend_of(run)
     outcome = status.observe(whole, backend.liveness(whole.handle))
     found = outcome.to_json()

@@ -43,6 +43,9 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> list[NodeState]:
         def liveness(self, _handle: Handle) -> Liveness:
             return Liveness(nodes=tuple(states))
 
+        def recover(self, _handle: Handle) -> None:
+            """Nothing was sent."""
+
     monkeypatch.setattr(observe, "backend_of", lambda _run: Cluster())
     return states
 
@@ -141,3 +144,14 @@ def test_a_run_whose_files_are_out_of_reach_is_waited_for_and_one_that_was_never
     never = make(tmp_path, OTHER, created=1.0, result=None)
     with pytest.raises(RequestError, match="will not end"):
         waiting.wait([never], timeout="60s")
+
+
+def test_a_run_whose_launcher_ended_before_it_sent_anything_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "_LOST_S", 0.0)
+    run = make(tmp_path, NAME, created=1.0, result=None)
+    records.record_handle(run, {"run_dir": str(run.path), "submitting": True})
+
+    with pytest.raises(RequestError, match="will not end: unknown: its launcher ended before the run was submitted"):
+        waiting.wait([directories.find(tmp_path, NAME)], timeout="60s")
