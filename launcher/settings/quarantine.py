@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.errors import StorageError
+from launcher.runs import lock
 from launcher.settings import config
-from launcher.system import storage, trust
+from launcher.system import numbers, storage, trust
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +19,9 @@ QUARANTINE = "quarantine"
 """The value of `stragglers` with which hosts that were slow for most of a run get there, too."""
 
 _FILE = "quarantine.json"
+_WHAT = "list of bad hosts"
+_LOCK_S = 10.0
+"""Others change the list in an instant."""
 
 
 def path(env: Mapping[str, str]) -> str:
@@ -28,11 +33,10 @@ def path(env: Mapping[str, str]) -> str:
 
 
 def hosts(cluster: str, env: Mapping[str, str]) -> dict[str, str]:
-    """The cluster's quarantined hosts with their reasons."""
+    """The cluster's quarantined hosts with their reasons. Raises `StorageError` if the file is damaged."""
     if config.user_file(env) is None:
         return {}
-    listed = (storage.read_trusted_json("list of bad hosts", path(env)) or {}).get(cluster)
-    return {host: str(about.get("reason")) for host, about in listed.items()} if isinstance(listed, dict) else {}
+    return {host: str(about.get("reason")) for host, about in _read(path(env)).get(cluster, {}).items()}
 
 
 def add(cluster: str, bad: Mapping[str, str], env: Mapping[str, str]) -> None:
@@ -47,9 +51,31 @@ def release(cluster: str, names: tuple[str, ...], env: Mapping[str, str]) -> Non
 
 def _change(cluster: str, changes: Mapping[str, dict[str, Any] | None], env: Mapping[str, str]) -> None:
     file = path(env)
-    with storage.storage_errors(file):
-        trust.make("the directory of the list of bad hosts", os.path.dirname(file), 0o755)
-        whole = storage.read_json(file) or {}
-        listed = {**(whole.get(cluster) or {}), **changes}
+    locked = Path(file).with_suffix(".lock")
+    trust.make(f"the directory of the {_WHAT}", os.path.dirname(file), 0o755)
+    trust.make(f"the lock of the {_WHAT}", locked)
+    with lock.hold(locked, "doctor", wait_s=_LOCK_S):
+        whole = _read(file)
+        listed = {**whole.get(cluster, {}), **changes}
         whole[cluster] = {host: about for host, about in listed.items() if about is not None}
         storage.write_whole(file, storage.encode_json(whole))
+
+
+def _read(file: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """The hosts of all clusters. A damaged file is an error: else bad hosts would be used, or its content replaced."""
+    try:
+        with storage.read_errors(file):
+            whole = numbers.loads(trust.read(_WHAT, file))
+    except StorageError:
+        if not os.path.lexists(file):
+            return {}
+        raise
+    except (ValueError, RecursionError):
+        whole = None
+    if isinstance(whole, dict) and all(map(_is_table, whole.values())):
+        return whole
+    raise StorageError(f"{file} is damaged: it is no {_WHAT}", hint="correct or remove it")
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(about, dict) for about in value.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,12 +10,10 @@ import pytest
 from launcher.agent.fabric import discovery
 from launcher.doctor import checks, examine, findings, heat_map
 from launcher.doctor.checks import links
-from launcher.settings import quarantine
 from tests.fabric import hosts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 NODES = 6
 VERSIONS = {"python": "3.11.7", "torch": "2.15.0", "cuda": "13.2", "nccl": "2.30.7", "gpu": hosts.H100}
@@ -176,22 +173,6 @@ def test_of_two_nodes_that_differ_in_speed_neither_is_blamed(dgx: dict[str, Any]
     reports[1]["gemm_tflops"] = 1.0
 
     assert examine.examine(reports[:2], {0: facts[0], 1: facts[1]}) == []
-
-
-def test_quarantine_is_kept_per_cluster_until_a_host_is_released(tmp_path: Path) -> None:
-    env = {"XDG_CONFIG_HOME": str(tmp_path)}
-    assert quarantine.hosts("lab", env) == {}
-
-    quarantine.add("lab", {"n3": "links: slow"}, env)
-    quarantine.add("lab", {"n4": "disk: full"}, env)
-    quarantine.add("other", {"n9": "gpu: Xid 79"}, env)
-    assert quarantine.hosts("lab", env) == {"n3": "links: slow", "n4": "disk: full"}
-
-    quarantine.release("lab", ("n3",), env)
-    assert list(quarantine.hosts("lab", env)) == ["n4"]
-    (tmp_path / "distlaunch/quarantine.json").write_text("not json")
-    assert quarantine.hosts("lab", env) == {}
-    assert os.path.basename(quarantine.path(env)) == "quarantine.json"
 
 
 def test_of_four_hosts_the_slow_one_is_found_and_links_that_merely_vary_are_not(dgx: dict[str, Any]) -> None:
