@@ -45,6 +45,9 @@ class Handle(_Placed, total=False):
     output_dir: str
     """Where the first node's workers start, or where their files are to be."""
 
+    restarts: int
+    """How often processes that followed the run have started it again by themselves."""
+
     task: int
     """Index of this task in its job array."""
 

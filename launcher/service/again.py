@@ -40,6 +40,7 @@ def start(run: Run, backend: AnyBackend, attempt: int, *, doing: str, ended: Run
         if ended and run.cancel_requested is not None:
             raise RequestError(f"{run.id} is cancelled")
         now = replace(now, ended=now.result or cast("dict[str, Any] | None", ended))
+        known = {**known, "restarts": known.get("restarts", 0) + (ended is not None)}
         begun: Handle | None = None
 
         def note(handle: Handle, submitting: str | bool) -> None:

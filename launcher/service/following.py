@@ -99,6 +99,8 @@ def _next(restarts: _Restarts, outcome: Outcome) -> Run | None:
     run, leaving = restarts.run, restarts.leaving
     if restarting.latest(run) == run.attempt:
         if not restarts.due(outcome):
+            if restarting.may_follow(outcome) and not restarts.backend.restarts_left(run.known):
+                output.warn("not started again: no restart is left (--max-restarts)")
             return None
         output.warn(str((outcome.cause or {}).get("message")) + "; starting again without it")
         started = _again(run, restarts.backend, outcome, leaving)

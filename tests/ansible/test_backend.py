@@ -18,7 +18,7 @@ from launcher.backends.ansible import stream as streams
 from launcher.backends.ansible.backend import AnsibleBackend
 from launcher.backends.ansible.options import AnsibleOptions
 from launcher.errors import CommandError, SpecError
-from launcher.runs import restarts
+from launcher.runs.restarts import may_follow
 from launcher.spec import JobSpec, NodeRange, parse_size
 from launcher.system import install
 from tests.ansible.test_stream import ANSWERS, Clock, node
@@ -107,7 +107,7 @@ def test_sizes(text: str, number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spares", "attempt", "state", "cause", "again"),
+    ("spares", "restarts", "state", "cause", "again"),
     [
         (1, 0, "failed", "node", True),
         (1, 1, "failed", "fabric", True),
@@ -119,14 +119,15 @@ def test_sizes(text: str, number: int) -> None:
     ],
 )
 def test_a_run_continues_with_a_spare_where_a_host_was_lost(
-    tmp_path: Path, spares: int, attempt: int, state: str, cause: str | None, again: bool
+    tmp_path: Path, spares: int, restarts: int, state: str, cause: str | None, again: bool
 ) -> None:
     (tmp_path / "ansible").mkdir()
-    (tmp_path / "ansible/job.json").write_text(json.dumps({"max_restarts": 2, "attempt": attempt}))
+    (tmp_path / "ansible/job.json").write_text(json.dumps({"max_restarts": 2, "attempt": 5}))
     outcome: Any = SimpleNamespace(state=state, cause={"class": cause} if cause else None)
 
-    left = AnsibleBackend(AnsibleOptions(spares=spares)).restarts_left({"run_dir": str(tmp_path)})
-    assert (left > 0 and restarts.may_follow(outcome)) is again
+    handle: AnsibleHandle = {"run_dir": str(tmp_path), "restarts": restarts}
+    left = AnsibleBackend(AnsibleOptions(spares=spares)).restarts_left(handle)
+    assert (left > 0 and may_follow(outcome)) is again
 
 
 def tail(rank: int, state: str, *, silent_since: float | None = None, problem: str = "", ending: str = "") -> Any:

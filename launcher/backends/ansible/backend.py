@@ -114,7 +114,10 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
 
     def recover(self, handle: AnsibleHandle) -> AnsibleHandle | None:
         """The hosts that may have been asked to start, by what they had answered until then."""
-        return handle if "nodes" in handle else recover(Path(handle["run_dir"]), handle["hosts"], self.login)
+        if "nodes" in handle:
+            return handle
+        found = recover(Path(handle["run_dir"]), handle["hosts"], self.login)
+        return found and {**handle, **found}
 
     def undo(self, handle: AnsibleHandle) -> None:
         """End it on all hosts that were asked to start; one that does not answer may still run its agent."""
@@ -124,8 +127,7 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
     def restarts_left(self, handle: AnsibleHandle) -> int:
         """With spares, those of `--max-restarts`."""
         job = storage.read_json(Path(handle["run_dir"]) / "ansible/job.json") or {}
-        left = int(job.get("max_restarts", 0)) - int(job.get("attempt", 0))
-        return max(0, left) if self.opts.spares else 0
+        return max(0, int(job.get("max_restarts", 0)) - handle.get("restarts", 0)) if self.opts.spares else 0
 
     def requeue(self, handle: AnsibleHandle, attempt: int, record: Record = unrecorded) -> AnsibleHandle:
         """Start the run again on the first of its hosts and spares that can take part now."""

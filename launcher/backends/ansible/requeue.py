@@ -38,11 +38,13 @@ def requeue(
         storage.write_whole(run_dir / "ansible/env/extravars", storage.encode_json(variables))
     ended = storage.read_json(run_dir / "result.json") or {}
     job |= {"attempt": attempt, "why_again": str(ended.get("state") or "failed")}
-    storage.write_whole(run_dir / "ansible/job.json", storage.encode_json(job))
     forget(run_dir)
     here = {path.parent.name: path.stat().st_size for path in (run_dir / "nodes").glob("*/stream")}
-    record({"run_dir": str(run_dir), "hosts": handle["hosts"]})
+    begun: AnsibleHandle = {"run_dir": str(run_dir), "hosts": handle["hosts"], "restarts": handle.get("restarts", 0)}
+    record(begun)
+    storage.write_whole(run_dir / "ansible/job.json", storage.encode_json(job))
     started = start(run_dir, handle["hosts"], variables["distlaunch_secrets"], login)
+    started["restarts"] = begun["restarts"]
     before = {(node["host"], node["rank"]): node for node in handle["nodes"]}
     for node in started["nodes"]:
         known = before.get((node["host"], node["rank"]))
