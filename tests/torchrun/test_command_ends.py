@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from launcher.agent.system import processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.torchrun.node import Node
 
@@ -76,6 +78,40 @@ def test_a_scheduler_that_signals_all_processes_at_once_leaves_the_workers_their
 
     assert node.wait() == 1
     assert "saved" in node.out
+
+
+WRAPS = "#!/bin/sh\n$PYTHON x.py\nexit 0\n"
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_what_a_wrapper_has_started_gets_the_signal_once_and_has_its_time(
+    start: Callable[..., Node], tmp_path: Path, sent: signal.Signals
+) -> None:
+    wrapper = tmp_path / "wrapper.sh"
+    wrapper.write_text(WRAPS)
+    wrapper.chmod(0o755)
+    script = SLEEPS.replace("sys.exit(0)", 'time.sleep(1); print("saved", flush=True); sys.exit(0)')
+    node = start(script, "--standalone", "--no-python", "./wrapper.sh", env={"PYTHON": sys.executable})
+    node.until(lambda: "up" in node.out)
+
+    os.kill(node.process.pid, sent)
+
+    assert node.wait() == 1
+    assert node.out.splitlines() == ["up", f"heard {sent.name}", "saved"]
+
+
+def test_the_second_signal_kills_what_a_wrapper_has_started(start: Callable[..., Node], tmp_path: Path) -> None:
+    wrapper = tmp_path / "wrapper.sh"
+    wrapper.write_text(WRAPS)
+    wrapper.chmod(0o755)
+    node = start(IGNORES, "--standalone", "--no-python", "./wrapper.sh", env={"PYTHON": sys.executable})
+    node.until(lambda: "up" in node.out)
+
+    os.kill(node.process.pid, signal.SIGTERM)
+    node.until(lambda: "heard SIGTERM" in node.out)
+    os.kill(node.process.pid, signal.SIGINT)
+
+    assert node.wait() == 1
 
 
 def test_the_second_signal_kills_at_once(start: Callable[..., Node]) -> None:

@@ -16,6 +16,7 @@ import sys
 from typing import TYPE_CHECKING, List, NoReturn, Optional
 
 from ..channel import Channel
+from ..contracts import load
 from ..system import garbage, processes, scratch
 from . import child, ending, imported, notes, setup, streams, worker, workers_store
 from .agent import Agent
@@ -46,7 +47,8 @@ class ForkServer:
         self.signals = Signals(self.setup.message["ignored"], self.setup.message["agent"], self._agent_is_gone)
         self.preload = Preload(self.setup, agent)
         self.start = StartMethod(self.setup, agent)
-        self.workers = Workers(agent, self.group.channel, self._child)
+        whole = self.setup.program.kind == "program" and not load(self.setup.job["contract"]).mpi
+        self.workers = Workers(agent, self.group.channel, self._child, whole=whole)
         self._imports: Optional[imported.Imported] = None
         """For a server that is to stay."""
 

@@ -29,15 +29,21 @@ class Workers:
         agent: Agent,
         group: ServerGroup,
         become: Callable[[int, WorkerRequest, streams.Streams], Task],
+        *,
+        whole: bool,
     ) -> None:
         """`agent` and `group` get the reports.
 
-        `become` is called in a new worker with its parent's pid, its request and its streams.
+        `become` is called in a new worker with its parent's pid, its request and its streams. `whole`: what ends a
+        worker is for its process group, with which it ends, as a shell does not pass signals on to what it waits for.
         """
-        self._agent, self._group, self._become = agent, group, become
+        self._agent, self._group, self._become, self._whole = agent, group, become, whole
         self._by_pid: Dict[int, StartedWorker] = {}
         self._marked: Set[int] = set()
         """Workers that count as ended by distlaunch when they exit."""
+
+        self._led: Dict[int, int] = {}
+        """The exit codes of workers that were to end and have, while others of their process groups still do."""
 
         self.killed = Killed()
 
@@ -78,20 +84,29 @@ class Workers:
         """Signal all workers, or one rank's process group; without `repeat`, those that are marked are left out."""
         number, rank = request["signal"], request.get("rank")
         mark, repeat = request.get("mark", True), request.get("repeat", True)
-        for pid, about in self._by_pid.items():
+        for pid, about in list(self._by_pid.items()):
             if (not repeat and pid in self._marked) or rank not in (None, about["rank"]):
                 continue
             if mark:
                 self._marked.add(pid)
+            if pid in self._led:
+                self._signal_left(pid, number)
+                continue
             if number == signal.SIGKILL:
                 self.killed.sent(pid)
-            if rank is None:
+            if rank is None and not (mark and self._whole):
                 os.kill(pid, number)
             else:
                 try:
                     os.killpg(pid, number)
                 except ProcessLookupError:  # it has just been forked, and has no group of its own yet
                     os.kill(pid, number)
+
+    def _signal_left(self, pid: int, number: int) -> None:
+        """Signal the group of a worker that has exited, and report the worker unless the group still has to end."""
+        left = _signal_group(pid, number)
+        if not left or number == signal.SIGKILL:
+            self._exited(pid, self._led.pop(pid))
 
     def ask_for_stacks(self, scratch: str) -> None:
         """Ask every worker for its stacks."""
@@ -103,7 +118,12 @@ class Workers:
     def reaped(self, pid: int, code: int) -> None:
         """Report the exit of a process if it is a worker."""
         self.killed.reaped(pid)
-        self._exited(pid, code)
+        if self._whole and pid in self._marked and code != -signal.SIGKILL:
+            self._led[pid] = code
+        else:
+            self._exited(pid, code)
+        for each in list(self._led):
+            self._signal_left(each, 0)
 
     def give_up(self) -> None:
         """Report workers that do not end after SIGKILL as if they had."""
@@ -137,3 +157,12 @@ def _forked(rank: int) -> int:
         few = "no more processes may be started (pids.max, ulimit -u)"
         why = few if error.errno == errno.EAGAIN else error.strerror
         raise OSError(error.errno, f"the worker of rank {rank} cannot be forked: {why}") from error
+
+
+def _signal_group(pid: int, number: int) -> bool:
+    """Signal a process group; whether it has members that we may signal."""
+    try:
+        os.killpg(pid, number)
+    except OSError:
+        return False
+    return True
