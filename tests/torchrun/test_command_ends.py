@@ -6,15 +6,16 @@ import contextlib
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from launcher.agent.node import below
 from launcher.agent.system import processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.torchrun.node import Node
 
@@ -161,6 +162,24 @@ def test_nothing_is_left_of_a_launcher_that_was_killed(start: Callable[..., Node
     if whole:  # no process was left that could remove it
         assert start("", "--standalone", "x.py").wait() == 0
     node.until(lambda: node.left() == [])
+
+
+def test_a_launcher_on_another_host_with_the_same_directory_is_not_one_that_was_killed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    boot, above = tmp_path / "boot_id", tmp_path / "shared"
+    monkeypatch.setattr(below, "BOOT_ID", str(boot))
+    above.mkdir()
+    boot.write_text("0123abcd-0000")
+    theirs = Path(f"{below.create(str(above))}0")
+    theirs.with_name(theirs.name[:-1]).rename(theirs)  # no process here has that start time
+
+    boot.write_text("4567abcd-0000")
+    below.create(str(above))
+    assert theirs.exists()
+    boot.write_text("0123abcd-0000")
+    below.create(str(above))
+    assert not theirs.exists()
 
 
 def test_an_agent_that_was_killed_is_reported(start: Callable[..., Node]) -> None:

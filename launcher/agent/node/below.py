@@ -16,7 +16,10 @@ from ..system import processes
 ARCHIVE = "agent"
 """Subdirectory from which the agent's processes are started."""
 
-_NAME = re.compile(r"distlaunch-torchrun-[0-9]+-[0-9]+-([0-9]+)-([0-9]+)\Z")
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+"""Names this host as long as it runs: the directory above may be on a file system that several share."""
+
+_NAME = re.compile(r"distlaunch-torchrun-[0-9]+-[0-9a-f]{8}-[0-9]+-([0-9]+)-([0-9]+)\Z")
 
 
 def run(job: Job, rank: int, stream: int, parent: int) -> NoReturn:
@@ -39,7 +42,9 @@ def run(job: Job, rank: int, stream: int, parent: int) -> NoReturn:
 
 def create(above: str) -> str:
     """Make a directory there for this process, and remove those of killed ones. Raises `OSError`."""
-    prefix = f"distlaunch-torchrun-{os.getuid()}-{os.stat('/proc/self/ns/pid').st_ino}-"
+    with open(BOOT_ID, encoding="ascii") as file:
+        host = file.read(8)
+    prefix = f"distlaunch-torchrun-{os.getuid()}-{host}-{os.stat('/proc/self/ns/pid').st_ino}-"
     with contextlib.suppress(OSError):
         for name in os.listdir(above):
             if name.startswith(prefix) and _is_dead(os.path.join(above, name)):
