@@ -91,19 +91,16 @@ def _placed(asked: Request) -> tuple[Job, int]:
     job, rank = asked.job, asked.node_rank
     if job.max_nodes == 1:
         return job, 0
-    if asked.backend == "c10d":
-        from launcher.torchrun import rendezvous
+    from launcher.torchrun import meeting
 
-        limit_s = job.rdzv_timeout_s
-        place = rendezvous.c10d(
-            asked.host, asked.port, host_is_us=asked.host_is_us, key=job.key, limit_s=limit_s, say=say
-        )
+    if asked.backend == "c10d":
+        place = meeting.c10d(asked, say)
         rank, job = place.node_rank, job._replace(rendezvous=place.meets)
         if rank > 0 and not job.elastic:
             job = job._replace(master_addr=None)  # node 0 publishes its own
-    if not job.elastic and not 0 <= rank < job.max_nodes:
-        hint = "see --nnodes and --node-rank" if asked.backend == "static" else "another node has taken its place"
+        return job, rank
+    if not 0 <= rank < job.max_nodes:
         raise options.TorchrunUsageError(
-            f"this is node {rank}, and the run has nodes 0 to {job.max_nodes - 1}", hint=hint
+            f"this is node {rank}, and the run has nodes 0 to {job.max_nodes - 1}", hint="see --nnodes and --node-rank"
         )
-    return job, rank
+    return (job._replace(rendezvous=meeting.static(asked, say)) if rank == 0 else job), rank

@@ -8,7 +8,7 @@ import select
 import signal
 from typing import TYPE_CHECKING, Any
 
-from launcher.agent.protocol import Decoder, Event, Output
+from launcher.agent.protocol import NOT_NEEDED, Decoder, Event, Output
 from launcher.torchrun.logs import STDERR, Logs
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 1 << 18
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+_ANOTHER_RUN = " (a run of its own needs an --rdzv-id of its own)"
 
 
 class Show:
@@ -78,7 +79,8 @@ class Show:
         if name == "rendezvous":
             self._logs.begin(about["round"], about["restarts"], about["ranks"])
         elif name == "warning":
-            self._note(f"warning: {about.get('message')}")
+            message = str(about.get("message"))
+            self._note(f"warning: {message}{_ANOTHER_RUN if message == NOT_NEEDED else ''}")
         elif name == "lines_lost":
             self._note(f"warning: {about.get('lines')} lines were lost: {about.get('reason')}")
         elif name == "waiting":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from launcher.agent.system import nvml
-from launcher.torchrun import logs, rendezvous, workers
+from launcher.torchrun import logs, meeting, rendezvous, workers
 from launcher.torchrun.options import TorchrunUsageError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def test_whether_a_host_is_this_one_is_decided_as_by_torchrun(host: str) -> None
     from torch.distributed.elastic.rendezvous.utils import _matches_machine_hostname
 
     host = socket.gethostname() if host == "OWN" else host
-    assert rendezvous.is_here(host) == _matches_machine_hostname(host)
+    assert meeting.is_here(host) == _matches_machine_hostname(host)
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,20 @@ import json
 import os
 import signal
 import socket
+import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from launcher.agent.network import ports
+from launcher.agent.store import client
+from launcher.agent.store.interface import StoreError
+from launcher.torchrun import meeting, options, request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.torchrun.node import Node
 
@@ -32,6 +38,12 @@ if world == sys.argv[1]:
 time.sleep(600)
 """
 SLEEPS = "import os, time; print('key' if 'DISTLAUNCH_KEY' in os.environ else 'up', flush=True); time.sleep(600)"
+WAITS = """
+import os, sys, time
+print("up", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+"""
 FAILS = "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('boom')\ntime.sleep(600)"
 
 
@@ -123,6 +135,43 @@ def test_a_node_that_waits_for_node_0_becomes_it_once_the_port_is_free(start: Ca
         node.until(lambda: "waits for node 0" in node.err)
 
     assert node.wait() == 0, node.err
+
+
+@pytest.mark.parametrize("backend", ["c10d", "static"])
+def test_a_second_run_waits_for_the_first(start: Callable[..., Node], port: int, backend: str, tmp_path: Path) -> None:
+    options = ["--nnodes=2", "--rdzv-backend", backend, "--rdzv-endpoint", f"127.0.0.1:{port}"]
+    options += ["x.py", str(tmp_path / "go")]
+    first = [start(WAITS, f"--node-rank={rank}", *options) for rank in range(2)]
+    first[0].until(lambda: all("up" in node.out for node in first))
+    second = [start(WAITS, f"--node-rank={rank}", *options) for rank in range(2)]
+    second[0].until(lambda: all("distlaunch: waits for " in node.err for node in second))
+    (tmp_path / "go").touch()
+
+    assert [node.wait() for node in (*first, *second)] == [0] * 4, [node.err for node in second]
+    assert all("up" in node.out for node in second)
+
+
+def test_a_node_that_waits_looks_often_whether_the_port_is_free_and_once_more_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, port: int
+) -> None:
+    other, waits = ports.listening(port), [0.0]
+
+    class Silent:
+        def __init__(self, *_: object, timeout_s: float, **__: object) -> None:
+            waits.append(timeout_s)
+            if sum(waits) >= 600:
+                other.close()
+            raise StoreError("it does not answer")
+
+    monkeypatch.setattr(client, "Client", Silent)
+    monkeypatch.setattr(meeting, "time", SimpleNamespace(monotonic=lambda: sum(waits)))
+    asked = request.of(options.parse([*c10d(port, "2"), "x.py"], {}), {}, python=sys.executable, say=print)
+
+    place = meeting.c10d(asked, print)
+
+    os.close(place.meets["fd"])
+    assert place.node_rank == 0
+    assert max(waits) <= 10
 
 
 def test_a_node_that_does_not_know_the_run_has_no_say_in_it(start: Callable[..., Node], port: int) -> None:
@@ -218,3 +267,18 @@ def test_a_node_too_many_waits_for_a_place_and_may_leave_again(start: Callable[.
     alone = first.out.count("world 1")
     os.kill(third.process.pid, signal.SIGKILL)
     first.until(lambda: first.out.count("world 1") > alone)
+
+
+def test_a_spare_node_of_a_run_that_ends_is_not_needed_and_says_how_it_would_be_a_run_of_its_own(
+    start: Callable[..., Node], port: int, tmp_path: Path
+) -> None:
+    options = [*c10d(port, "2"), "--max-restarts=1", "x.py", str(tmp_path / "go")]
+    nodes = [start(WAITS, *options) for _ in range(2)]
+    nodes[0].until(lambda: all("up" in node.out for node in nodes))
+    spare = start(WAITS, *options)
+    spare.until(lambda: "waits for a place" in spare.err)
+    (tmp_path / "go").touch()
+
+    assert [node.wait() for node in (*nodes, spare)] == [0] * 3, spare.err  # as torchrun's
+    assert "this node is not needed" in spare.err
+    assert "--rdzv-id" in spare.err
