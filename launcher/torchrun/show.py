@@ -29,7 +29,8 @@ class Show:
         self.done: dict[str, Any] | None = None
         """How the node ended, as its agent reported."""
 
-        self._job, self._say = job, say
+        self._job, self._node_rank, self._say = job, node_rank, say
+        self._round = -1
         self._node = os.path.join(job.directory, "nodes", str(node_rank))
         self._logs = Logs(wanted, job.run, host, self._write, say)
         self._signal = ""
@@ -77,7 +78,8 @@ class Show:
 
     def _event(self, name: str, about: dict[str, Any]) -> None:
         if name == "rendezvous":
-            self._logs.begin(about["round"], about["restarts"], about["ranks"])
+            self._round = about["round"]
+            self._logs.begin(self._round, about["restarts"], about["ranks"])
         elif name == "warning":
             message = str(about.get("message"))
             self._note(f"warning: {message}{_ANOTHER_RUN if message == NOT_NEEDED else ''}")
@@ -101,17 +103,19 @@ class Show:
         self._say(text)
 
     def _leave_error(self, cause: dict[str, Any]) -> None:
-        """Copy the first failed worker's error file to where our parent expects it, as torchrun does."""
+        """Copy the error file of this node's first failed worker to where our parent expects it, as torchrun does."""
         path = os.environ.get(_ERROR_FILE)
         errors = os.path.join(self._node, "errors")
         if not path or cause.get("local_rank") is None or not os.path.isdir(errors):
             return
-        names = [name for name in os.listdir(errors) if name.endswith(f"-{cause['local_rank']}.json")]
-        with contextlib.suppress(OSError):
-            last = max(names, key=lambda name: int(name.partition("-")[0]), default=None)
-            if last is not None:
-                with open(os.path.join(errors, last), "rb") as file, open(path, "wb") as into:
-                    into.write(_with_code(file.read(), cause))
+        ours = cause.get("node") == self._node_rank
+        names = [name for name in os.listdir(errors) if name.startswith(f"{self._round}-")]
+        if ours:
+            names = [name for name in names if name == f"{self._round}-{cause['local_rank']}.json"]
+        first = min((os.path.join(errors, name) for name in sorted(names)), key=_raised_at, default=None)
+        if first is not None:
+            with contextlib.suppress(OSError), open(first, "rb") as file, open(path, "wb") as into:
+                into.write(_with_code(file.read(), cause) if ours else file.read())
 
     def _write(self, fd: int, data: bytes) -> None:
         if fd != self._batch_fd:
@@ -132,6 +136,16 @@ class Show:
                 select.select([], [self._batch_fd], [], 1.0)
             except OSError:
                 self._closed.add(self._batch_fd)
+
+
+def _raised_at(path: str) -> float:
+    """When the error in the file was raised; torch's own files have whole seconds."""
+    import json
+
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError), open(path, "rb") as file:
+        about = json.load(file)
+        return float(about.get("raised_at") or about["message"]["extraInfo"]["timestamp"])
+    return float("inf")
 
 
 def _with_code(text: bytes, cause: dict[str, Any]) -> bytes:
