@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -124,3 +125,19 @@ def test_a_node_that_comes_back_to_a_finished_run_is_not_needed(nodes: Nodes) ->
 
     with pytest.raises(NotNeededError):
         _present_store(nodes.job, setup, None, nodes.connected)  # type: ignore[arg-type]
+
+
+def test_a_node_of_the_next_run_at_the_port_of_a_finished_one_waits_for_its_own(nodes: Nodes) -> None:
+    following = Nodes()
+    assert not nodes.parts[0].finished()
+    assert nodes.parts[1].finished()
+    stores = iter([nodes.connected(), *following.clients])
+    told: list[str] = []
+    agent: Any = SimpleNamespace(event=lambda name, **_: told.append(name))
+    job = nodes.job._replace(rendezvous={"any_order": True})
+
+    found = _present_store(job, {"node_rank": 1, "host": "n9"}, agent, lambda: next(stores))  # type: ignore[typeddict-item]
+
+    assert [found] == following.clients
+    assert told == ["waiting"]
+    found.close()

@@ -147,19 +147,22 @@ def _present_store(job: Job, setup: ServerSetup, agent: AgentLink, connected: Ca
     """The run's store, but never that of a worker group that is shutting down.
 
     A scheduler that restarts nodes one by one may start a node while the store of the previous attempt is still served.
-    In that store, the node's place is taken by its predecessor.
+    In that store, the node's place is taken by its predecessor. If nodes meet at a port that the user names, and none
+    is started again, it may be the store of another run, which is over.
     """
+    others = "any_order" in job.rendezvous and not job.replaces_lost
     me = json.dumps([setup["host"], os.getpid(), time.time()])
     limit = time.monotonic() + job.rdzv_timeout_s
     told = False
     while True:
         store = connected()
-        if store.check([OVER]):
+        over = store.check([OVER])
+        if over and not others:
             store.close()
             raise NotNeededError
         if goes_on_without(job, store, setup["node_rank"]):
             _stand_by(store, agent, job.unreachable_s)
-        if store.compare_set(f"member/{setup['node_rank']}", "", me).decode() == me:
+        if not over and store.compare_set(f"member/{setup['node_rank']}", "", me).decode() == me:
             return store
         if time.monotonic() > limit:
             raise RendezvousError(f"waited {job.rdzv_timeout_s:.0f} s for the nodes of the previous attempt to exit")
