@@ -64,6 +64,18 @@ while True:
 """
 
 
+WRAPS = "#!/bin/sh\necho $$ > shell\n$PYTHON x.py\nexit 0\n"
+
+
+@pytest.fixture
+def wrapped(start: Callable[..., Node], tmp_path: Path) -> Callable[[str], Node]:
+    """Starts a node whose worker is a shell that runs the script, as its child."""
+    wrapper = tmp_path / "wrapper.sh"
+    wrapper.write_text(WRAPS)
+    wrapper.chmod(0o755)
+    return lambda script: start(script, "--standalone", "--no-python", "./wrapper.sh", env={"PYTHON": sys.executable})
+
+
 def test_a_scheduler_that_signals_all_processes_at_once_leaves_the_workers_their_time(
     start: Callable[..., Node],
 ) -> None:
@@ -81,18 +93,42 @@ def test_a_scheduler_that_signals_all_processes_at_once_leaves_the_workers_their
     assert "saved" in node.out
 
 
-WRAPS = "#!/bin/sh\n$PYTHON x.py\nexit 0\n"
+def shell_of(node: Node) -> int:
+    """The process that is the wrapper."""
+    return int((node.directory / "shell").read_text())
+
+
+def test_a_scheduler_may_signal_a_wrapper_and_what_it_has_started_before_the_launcher(
+    wrapped: Callable[[str], Node],
+) -> None:
+    node = wrapped(SAVES.replace("0.3", "1.5"))
+    node.until(lambda: "up" in node.out)
+    shell = shell_of(node)
+
+    os.killpg(shell, signal.SIGTERM)
+    node.until(lambda: processes.start_ticks(shell) is None)
+    node.process.terminate()
+
+    assert node.wait() == 1
+    assert "saved" in node.out
+
+
+def test_a_wrapper_that_is_killed_alone_is_a_failure(wrapped: Callable[[str], Node]) -> None:
+    node = wrapped(SLEEPS)
+    node.until(lambda: "up" in node.out)
+
+    os.kill(shell_of(node), signal.SIGTERM)
+
+    assert node.wait() == 1
+    assert "killed by SIGTERM" in node.err
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_what_a_wrapper_has_started_gets_the_signal_once_and_has_its_time(
-    start: Callable[..., Node], tmp_path: Path, sent: signal.Signals
+    wrapped: Callable[[str], Node], sent: signal.Signals
 ) -> None:
-    wrapper = tmp_path / "wrapper.sh"
-    wrapper.write_text(WRAPS)
-    wrapper.chmod(0o755)
     script = SLEEPS.replace("sys.exit(0)", 'time.sleep(1); print("saved", flush=True); sys.exit(0)')
-    node = start(script, "--standalone", "--no-python", "./wrapper.sh", env={"PYTHON": sys.executable})
+    node = wrapped(script)
     node.until(lambda: "up" in node.out)
 
     os.kill(node.process.pid, sent)
@@ -101,11 +137,8 @@ def test_what_a_wrapper_has_started_gets_the_signal_once_and_has_its_time(
     assert node.out.splitlines() == ["up", f"heard {sent.name}", "saved"]
 
 
-def test_the_second_signal_kills_what_a_wrapper_has_started(start: Callable[..., Node], tmp_path: Path) -> None:
-    wrapper = tmp_path / "wrapper.sh"
-    wrapper.write_text(WRAPS)
-    wrapper.chmod(0o755)
-    node = start(IGNORES, "--standalone", "--no-python", "./wrapper.sh", env={"PYTHON": sys.executable})
+def test_the_second_signal_kills_what_a_wrapper_has_started(wrapped: Callable[[str], Node]) -> None:
+    node = wrapped(IGNORES)
     node.until(lambda: "up" in node.out)
 
     os.kill(node.process.pid, signal.SIGTERM)

@@ -84,7 +84,7 @@ class ForkServer:
         for fd in (agent.fileno(), group.fileno(), woken):
             self.poll.register(fd, select.POLLIN)
         while True:
-            ready = {fd for fd, _ in self.poll.poll(self.workers.killed.patience_ms())}
+            ready = {fd for fd, _ in self.poll.poll(self.workers.patience_ms())}
             self.workers.give_up()
             if woken in ready:
                 self._awake()

@@ -8,6 +8,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Sequence, Set
 
+from ..named_tuple import NamedTuple
 from ..system import processes
 from . import notes, streams
 from .agent import Agent
@@ -19,6 +20,16 @@ if TYPE_CHECKING:
     from ..messages import ExitedWorker, ServerGroup, Signal, StartedWorker, WorkerRequest
 
 _ENDED: Stuck = {}
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SAME_SIGNAL_S, _LOOK_MS = 1.0, 100
+"""How long the agent may take to pass on a signal that has ended a worker, too, and how often that is looked at."""
+
+
+class Led(NamedTuple):
+    """A worker that has exited before its process group."""
+
+    code: int
+    since: float
 
 
 class Workers:
@@ -42,8 +53,8 @@ class Workers:
         self._marked: Set[int] = set()
         """Workers that count as ended by distlaunch when they exit."""
 
-        self._led: Dict[int, int] = {}
-        """The exit codes of workers that were to end and have, while others of their process groups still do."""
+        self._led: Dict[int, Led] = {}
+        """Workers that were to end and have, while others of their process groups still do."""
 
         self.killed = Killed()
 
@@ -106,7 +117,7 @@ class Workers:
         """Signal the group of a worker that has exited, and report the worker unless the group still has to end."""
         left = _signal_group(pid, number)
         if not left or number == signal.SIGKILL:
-            self._exited(pid, self._led.pop(pid))
+            self._exited(pid, self._led.pop(pid).code)
 
     def ask_for_stacks(self, scratch: str) -> None:
         """Ask every worker for its stacks."""
@@ -118,15 +129,28 @@ class Workers:
     def reaped(self, pid: int, code: int) -> None:
         """Report the exit of a process if it is a worker."""
         self.killed.reaped(pid)
-        if self._whole and pid in self._marked and code != -signal.SIGKILL:
-            self._led[pid] = code
+        was_to_end = pid in self._marked and code != -signal.SIGKILL
+        if self._whole and pid in self._by_pid and (was_to_end or -code in _STOPS):
+            self._led[pid] = Led(code, time.monotonic())
         else:
             self._exited(pid, code)
         for each in list(self._led):
             self._signal_left(each, 0)
 
+    def patience_ms(self) -> Optional[int]:
+        """How soon `give_up` must be called again; None: it need not."""
+        return _LOOK_MS if self._led else self.killed.patience_ms()
+
     def give_up(self) -> None:
-        """Report workers that do not end after SIGKILL as if they had."""
+        """Report workers that do not end after SIGKILL as if they had, and those that a signal of their own has ended.
+
+        A scheduler may signal all processes at once: then the agent is about to stop the workers.
+        """
+        for pid, led in list(self._led.items()):
+            if pid not in self._marked and time.monotonic() > led.since + _SAME_SIGNAL_S:
+                self._exited(pid, self._led.pop(pid).code)
+            else:
+                self._signal_left(pid, 0)
         for pid, words in self.killed.given_up():
             self._exited(pid, -signal.SIGKILL, {"stuck": words})
 
