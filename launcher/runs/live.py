@@ -9,7 +9,7 @@ from launcher.agent.protocol import Event
 from launcher.runs import progress, status, stragglers, unread
 from launcher.runs.hanging import Hanging
 from launcher.runs.live_ranks import LiveRank, LiveRanks
-from launcher.runs.samples import NodeSample, RankSample, Series
+from launcher.runs.samples import RECENT, NodeSample, RankSample, Recent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 SILENT_S = 35.0
 """An agent writes something every 10 s, in a pod's log every 30 s."""
 
-_KEPT = 64
+_LEAST, _ALL = 64, 32_000
+"""So many of the latest samples are kept of a node at least, and of all nodes, if they are few enough."""
+
 _STATES = {"T": "suspended", "t": "traced", "D": "in the kernel", "Z": "zombie"}
 _FAILED, _SILENT, _STUCK, _FOUND = 4, 3, 2, 1
 
@@ -37,7 +39,8 @@ class Live:
         self._run = run
         self._report = status.report_of(run)
         self.ranks = LiveRanks()
-        self._series: dict[int, Series] = {}
+        self._kept = max(_LEAST, min(RECENT, _ALL // max(1, len(self._report.nodes))))
+        self._series: dict[int, Recent] = {}
         self._hanging = Hanging()
         self._heard: dict[int, float] = {}
         self._liveness: Liveness | None = None
@@ -57,7 +60,7 @@ class Live:
             if isinstance(record, Event):
                 self._hanging.add(node, record)
             if isinstance(record, Event) and record.name == "sample":
-                self._series.setdefault(node, Series(_KEPT)).add(record)
+                self._series.setdefault(node, Recent(self._kept)).add(record)
                 self._news = True
 
     def asked(self, liveness: Liveness) -> None:

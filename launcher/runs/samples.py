@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.runs.records import Run
+
+RECENT = 1000
+"""So many samples of a node are more than the minutes that rates and findings look at."""
 
 _MIB = 1 << 20
 _BLOCK_BYTES = 1 << 20
@@ -227,6 +231,24 @@ class Series:
         """What was kept, oldest first, and always the newest."""
         last = self._newest is None or (self._kept and self._kept[-1] is self._newest)
         return [each.sample for each in (self._kept if last else [*self._kept, self._newest]) if each]
+
+
+class Recent:
+    """The latest samples of one node in order, at most `limit` of them."""
+
+    def __init__(self, limit: int) -> None:
+        self._kept: deque[Snapshot] = deque(maxlen=limit)
+        self._decoder = Decoder()
+
+    def add(self, event: Event) -> None:
+        """Take an event; other than samples are ignored."""
+        if self._decoder.add(event):
+            self._kept.append(self._decoder.snapshot)
+
+    @property
+    def samples(self) -> list[NodeSample]:
+        """What was kept, oldest first."""
+        return [each.sample for each in self._kept]
 
 
 def of_node(run: Run, node: int, *, limit: int = 2000) -> list[NodeSample]:

@@ -11,6 +11,7 @@ from launcher.errors import StorageError
 from launcher.runs import links, status, usage
 from launcher.runs.hanging import Hanging
 from launcher.runs.reader import StreamReader
+from launcher.runs.samples import RECENT
 from launcher.runs.usage import NodeUsage
 from launcher.system import input_file
 from launcher.system.dataclass import dataclass, field
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 _WHOLE_BYTES = 32 << 20
 """Longer streams, of all nodes together, are read at their ends only."""
 
-_RECENT = 1000
-"""So many samples of each node are kept, the latest: more than the minutes that rates and findings look at."""
-
 _BLOCK_BYTES = 1 << 20
 
 
@@ -38,7 +36,7 @@ class NodeTold:
     """What one node's stream tells."""
 
     usage: NodeUsage = field(default_factory=NodeUsage)
-    samples: deque[NodeSample] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    samples: deque[NodeSample] = field(default_factory=lambda: deque(maxlen=RECENT))
     head: bytes = b""
     tail: bytes = b""
 
