@@ -71,6 +71,22 @@ def test_a_wrong_result_is_counted_and_fails(ranks: Together, tmp_path: Path, sc
     assert "1 elements were wrong" in done.stdout
 
 
+def test_the_time_of_pairs_is_that_of_ranks_in_a_pair(ranks: Together, tmp_path: Path, scripts: Path) -> None:
+    """Each run takes 2 s, and with no partner 1 s."""
+    timed = tmp_path / "timed.py"
+    timed.write_text(
+        f"import sys; sys.path.insert(0, {str(scripts)!r})\n"
+        "import collectives, comm.timing\n"
+        "comm.timing.seconds_of = lambda operation, buffers, *_: 1.0 if buffers.rank == 2 else 2.0\n"
+        "sys.exit(collectives.main())\n"
+    )
+    ops = ("--ops", "send_recv,isend_irecv", "-b", "64", "-e", "64", "--json", str(tmp_path / "a.json"))
+    done = ranks(3, str(timed), *ops)
+
+    assert done.returncode == 0, done.stderr
+    assert [row["time_s"] for row in json.loads((tmp_path / "a.json").read_text())["rows"]] == [2.0, 2.0]
+
+
 def test_all_lessons_hold(ranks: Together) -> None:
     done = ranks(3, "collectives.py", "--lesson", "all")
 
@@ -114,10 +130,8 @@ def test_alone_it_is_a_world_of_one(alone: Alone) -> None:
 
     assert done.returncode == 0, done.stderr
     assert "1 ranks on 1 host over gloo" in done.stdout
-    rings = ["ring_send_recv", "ring_isend_irecv"]
-    assert [
-        line.split()[0] for line in done.stdout.splitlines() if "a ring of one rank is not supported" in line
-    ] == rings
+    refused = [line.split()[0] for line in done.stdout.splitlines() if "of one rank is not supported" in line]
+    assert refused == ["send_recv", "isend_irecv", "ring_send_recv", "ring_isend_irecv"]
     assert alone("collectives.py", "--lesson", "ping-pong").stderr.endswith("start with --nproc-per-node 2\n")
 
 

@@ -41,6 +41,9 @@ class Operation:
     per_rank: bool = False
     """Whether the size is divided among the ranks, with at least one element each."""
 
+    takers: Callable[[int], int] = int
+    """How many of that many ranks take part, from rank 0 on."""
+
 
 def pattern(rank: int, count: int, like: torch.Tensor) -> torch.Tensor:
     """The source of rank `rank`: small integers, whose sums every type holds exactly for up to 85 ranks."""
@@ -80,6 +83,8 @@ def _all_to_all(buffers: Buffers) -> None:
 
 def _partner(buffers: Buffers) -> int | None:
     """The other rank of a pair; None for an odd last rank, which only waits."""
+    if buffers.world_size == 1:
+        raise NotImplementedError("a pair of one rank is not supported")
     partner = buffers.rank ^ 1
     return partner if partner < buffers.world_size else None
 
@@ -166,6 +171,10 @@ def _one(_: int) -> float:
     return 1.0
 
 
+def _paired(ranks: int) -> int:
+    return ranks - ranks % 2
+
+
 def _but_own(ranks: int) -> float:
     return (ranks - 1) / ranks
 
@@ -195,8 +204,9 @@ OPERATIONS = {
             _expect_all_to_all,
             per_rank=True,
         ),
-        Operation("send_recv", lambda _: 2.0, _all, _send_recv, _from(_partner)),  # there and back within the time
-        Operation("isend_irecv", _one, _all, _isend_irecv, _from(_partner)),
+        # There and back within the time.
+        Operation("send_recv", lambda _: 2.0, _all, _send_recv, _from(_partner), takers=_paired),
+        Operation("isend_irecv", _one, _all, _isend_irecv, _from(_partner), takers=_paired),
         Operation("ring_send_recv", _one, _all, _ring_send_recv, _from(lambda b: _ring(b)[1])),
         Operation("ring_isend_irecv", _one, _all, _ring_isend_irecv, _from(lambda b: _ring(b)[1])),
     )

@@ -22,7 +22,7 @@ class Row:
     dtype: str
     iterations: int
     time_s: float
-    """Seconds of one run, the mean over the ranks."""
+    """Seconds of one run, the mean over the ranks that take part."""
 
     algbw: float
     """GB/s (10^9)."""
@@ -69,11 +69,10 @@ def measure(operation: Operation, size_bytes: int, manner: Manner) -> Row:
         target.zero_()  # sums of sums would overflow
     warm = seconds_of(operation, buffers, max(1, manner.warmup), manner.device)
     iterations = manner.iterations or agreed(min(1000, max(3, int(manner.seconds / max(warm, 1e-7)))))
-    taken = torch.tensor(
-        [seconds_of(operation, buffers, iterations, manner.device)], dtype=torch.float64, device=manner.device
-    )
+    own_s, takers = seconds_of(operation, buffers, iterations, manner.device), operation.takers(ranks)
+    taken = torch.tensor([own_s if rank < takers else 0.0], dtype=torch.float64, device=manner.device)
     dist.all_reduce(taken)
-    time_s = taken.item() / ranks
+    time_s = taken.item() / takers
     whole = max(has, gets) * item
     algbw = whole / time_s / 1e9
     return Row(
