@@ -52,6 +52,21 @@ def test_other_types_are_checked_exactly(ranks: Together, dtype: str) -> None:
     assert re.search(rf"all_reduce +64 +\d+ +{dtype} .* 0$", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "uint8"])
+def test_sums_of_hundreds_of_ranks_are_exact_in_any_order(dtype: str) -> None:
+    import torch
+    from comm.operations import DTYPES, OPERATIONS, Buffers, pattern
+
+    target = torch.zeros(6, dtype=DTYPES[dtype])
+    for third in range(3):  # the worst order: what is alike first
+        for rank in range(third, 767, 3):
+            target += pattern(rank, 6, target)
+
+    expected = OPERATIONS["all_reduce"].expected(Buffers(target, target, 0, 767))
+    assert expected is not None
+    assert expected.tolist() == target.tolist()
+
+
 def test_a_wrong_result_is_counted_and_fails(ranks: Together, tmp_path: Path, scripts: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text(

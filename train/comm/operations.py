@@ -46,14 +46,14 @@ class Operation:
 
 
 def pattern(rank: int, count: int, like: torch.Tensor) -> torch.Tensor:
-    """The source of rank `rank`: small integers, whose sums every type holds exactly for up to 85 ranks."""
-    return ((torch.arange(count, device=like.device) + rank) % 3 + 1).to(like.dtype)
+    """The source of rank `rank`: -1, 0 and 1, whose sums in any order every type holds exactly for up to 768 ranks."""
+    return ((torch.arange(count, device=like.device) + rank) % 3 - 1).to(like.dtype)
 
 
 def _sum(buffers: Buffers, count: int, offset: int = 0) -> torch.Tensor:
     total = torch.zeros(count, device=buffers.target.device, dtype=torch.int64)
     for rank in range(buffers.world_size):
-        total += (torch.arange(offset, offset + count, device=total.device) + rank) % 3 + 1
+        total += (torch.arange(offset, offset + count, device=total.device) + rank) % 3 - 1
     return total.to(buffers.target.dtype)
 
 
