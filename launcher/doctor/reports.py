@@ -199,7 +199,7 @@ _OF_NIC: dict[str, Callable[[Any], bool]] = {
 }
 _FACTS: dict[str, Callable[[Any], bool]] = {
     "limits": lambda value: _fits(value, dict.fromkeys(("memlock_bytes", "open_files", "shm_bytes"), _maybe(_count))),
-    "hcas": _each({"name": _text, "state": _text, "rate_gbps": _amount}),
+    "hcas": _each({"name": _text, "port": _count, "state": _text, "rate_gbps": _amount}),
     "nics": _each(_OF_NIC),
     "gpus": _each(_OF_GPU),
 }

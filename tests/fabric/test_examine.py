@@ -160,6 +160,19 @@ def test_a_fault_is_found_on_its_node_alone(
     assert found[0].fix
 
 
+def test_a_port_of_a_device_is_compared_with_the_same_port_elsewhere(dgx: dict[str, Any]) -> None:
+    """On all hosts one of two ports has no cable, and on one host neither has."""
+    reports, facts = sound(dgx)
+    for about in facts.values():
+        second = {**about["hcas"][0], "port": 2, "state": "DOWN"}
+        about["hcas"].append(second)
+    assert examine.examine(reports, facts) == []
+
+    facts[2]["hcas"][0]["state"] = "DOWN"
+    (found,) = examine.examine(reports, facts)
+    assert (found.node, found.reason) == (2, "mlx5_0:1 is DOWN at 0 Gb/s, elsewhere it has 400")
+
+
 def test_if_the_nodes_do_not_meet_the_network_of_node_0_is_blamed() -> None:
     (found,) = examine.meeting({"class": "fabric", "message": "waited 9 s for node 0 to answer at any of 10.0.0.1"})
 

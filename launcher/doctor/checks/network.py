@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from launcher.doctor.check import Check
@@ -27,15 +28,17 @@ def network(facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
 
 def _rdma(facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
     """Ports that are down or slower than the same port elsewhere."""
-    rates: dict[str, list[float]] = {}
+    rates: dict[tuple[str, int], list[float]] = {}
     for about in facts.values():
         for hca in about["hcas"]:
-            rates.setdefault(hca["name"], []).append(_rate(hca))
+            rates.setdefault((hca["name"], hca["port"]), []).append(_rate(hca))
     for node, about in facts.items():
+        ports = Counter(hca["name"] for hca in about["hcas"])
         for hca in about["hcas"]:
-            usual = statistics.median_high(rates[hca["name"]])
+            usual = statistics.median_high(rates[hca["name"], hca["port"]])
             if _rate(hca) < usual:
-                reason = f"{hca['name']} is {hca['state']} at {_rate(hca):g} Gb/s, elsewhere it has {usual:g}"
+                name = hca["name"] + f":{hca['port']}" * (ports[hca["name"]] > 1)
+                reason = f"{name} is {hca['state']} at {_rate(hca):g} Gb/s, elsewhere it has {usual:g}"
                 yield Finding(node, "network", "fail", reason, "reseat or replace the cable, look at the switch's port")
 
 
