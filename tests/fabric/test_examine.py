@@ -203,6 +203,12 @@ def test_of_four_hosts_the_slow_one_is_found_and_links_that_merely_vary_are_not(
     assert list(links.links(reports)) == []
 
 
+def test_a_node_that_has_not_reported_lacks_nothing(dgx: dict[str, Any]) -> None:
+    reports, facts = sound(dgx)
+
+    assert examine.examine([report for report in reports if report["node"] != 2], facts) == []
+
+
 def test_a_job_that_failed_leaves_what_each_node_reported_before(dgx: dict[str, Any]) -> None:
     reports, facts = sound(dgx)
     set_in("report.versions.torch", "2.14.1")(reports, facts)

@@ -21,7 +21,7 @@ def versions(first: Sequence[Mapping[str, Any]], facts: Mapping[int, Mapping[str
         drivers = {gpu["driver"] for gpu in about["gpus"] if gpu["driver"]}
         of.setdefault(node, {})["driver"] = ", ".join(sorted(drivers))
     for what in ("python", "torch", "cuda", "nccl", "driver", "gpu"):
-        have = {node: about.get(what, "") for node, about in of.items()}
+        have = {node: about[what] for node, about in of.items() if what in about}
         common = Counter(have.values()).most_common(1)[0][0] if have else ""
         for node, value in have.items():
             if value != common:
