@@ -38,6 +38,9 @@ class Channel:
         self._view: View | None = None
         self._news = asyncio.Event()
         self._stop = threading.Event()
+        self._bug = ""
+        """The one that was printed last."""
+
         self._name, self._loop = secrets.token_hex(4), asyncio.get_running_loop()
         self._idle: asyncio.TimerHandle | None = None
         self._thread = threading.Thread(target=self._read, daemon=True, name="serve")
@@ -46,7 +49,8 @@ class Channel:
 
     async def first(self) -> View:
         """The view; waits for the first one. Raises `TimeoutError`."""
-        self._rest()
+        if self._view is None or not self._view.ended:  # a view that is final would be kept as long as somebody asks
+            self._rest()
         limit = self._loop.time() + _FIRST_S
         while self._view is None:
             await asyncio.wait_for(self._news.wait(), max(0.1, limit - self._loop.time()))
@@ -123,7 +127,9 @@ class Channel:
         except LaunchError as error:
             return views.problem(version, error)
         except Exception as error:  # noqa: BLE001 - whatever a damaged run leads to, the others are shown
-            output.bug(traceback.format_exc())
+            if self._bug != repr(error):
+                self._bug = repr(error)
+                output.bug(traceback.format_exc())
             return views.problem(version, StorageError(f"this cannot be read: {error!r}"))
 
 

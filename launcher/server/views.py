@@ -124,8 +124,9 @@ def problem(version: str, error: LaunchError) -> View:
         "problem.html", Live(version, ""), (), title="This cannot be shown", message=error.message, hint=error.hint
     )
     data = {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
-    status = 404 if isinstance(error, RunNotFoundError) else 500
-    return _view(version, error.message, text, data, status=status, ended="This cannot be shown any more")
+    if isinstance(error, RunNotFoundError):
+        return _view(version, error.message, text, data, status=404, ended="This cannot be shown any more")
+    return _view(version, error.message, text, data, status=500)
 
 
 def _view(version: str, title: str, text: str, data: Mapping[str, Any], *, status: int = 200, ended: str = "") -> View:
