@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -103,6 +104,25 @@ def test_the_summary_compares_ranks_and_runs() -> None:
     assert slowest == "slowest: rank 1 on b, 1.23 times the median's own work"
     assert summary([start], None) == []
     assert len(summary([start, {**ROW, "own_s_per_step": [1.0, 1.05, 1.0]}], None)) == 1, "within what is usual"
+
+
+def test_the_speed_per_rank_is_that_of_the_latest_number_of_ranks(tmp_path: Path) -> None:
+    """Twice as many ranks are twice as fast, and the last start trains nothing."""
+    from trainer.flags import parse
+    from trainer.report import read_baseline, summary
+
+    start = {"event": "start", "world_size": 4, "hosts": ["a"] * 4}
+    records = [
+        {**start, "world_size": 2}, *({**ROW, "samples_per_s": 200.0} for _ in range(9)),
+        start, *({**ROW, "samples_per_s": speed} for speed in (1.0, 400.0, 400.0)),
+        {**start, "world_size": 1},
+    ]  # fmt: skip
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+    assert summary(records, 100.0)[0].startswith("400 images/s, ")
+    assert summary(records, 100.0)[0].endswith("; 100% of the baseline's speed per rank")
+    assert read_baseline(parse(["--baseline", str(file)], 1)) == 100.0
 
 
 def test_a_run_that_was_started_again_on_other_ranks_draws_without_rows_of_theirs(tmp_path: Path) -> None:

@@ -35,10 +35,11 @@ def read_baseline(config: Config) -> Optional[float]:
         return None
     try:
         records = [json.loads(line) for line in config.baseline.read_text(encoding="utf-8").splitlines()]
-        return _throughput(records) / next(record["world_size"] for record in records if record["event"] == "start")  # type: ignore[no-any-return]
+        start, rows = _latest(records)
+        return _throughput(rows) / float(start["world_size"])
     except OSError as error:
         raise InputError(f"--baseline {config.baseline}: {error.strerror}") from error
-    except (ValueError, KeyError, StopIteration) as error:
+    except (ValueError, KeyError) as error:
         raise InputError(f"--baseline {config.baseline}: not the metrics of a run of train.py") from error
 
 
@@ -47,11 +48,10 @@ def summary(records: list[dict[str, Any]], baseline: Optional[float], ceiling: O
 
     `baseline`: images per second and rank of another run; `ceiling`: the most that one GPU could reach.
     """
-    rows = [record for record in records if record["event"] == "train"]
+    start, rows = _latest(records)
     if not rows:
         return []
-    start = [record for record in records if record["event"] == "start"][-1]
-    ranks, speed = start["world_size"], _throughput(records)
+    ranks, speed = start["world_size"], _throughput(rows)
     load = statistics.median(_load_share(row) for row in rows)
     line = f"{speed:,.0f} images/s, {load:.0%} of the time waiting for data"
     if baseline:
@@ -108,10 +108,25 @@ def draw(records: list[dict[str, Any]], config: Config) -> None:
         sys.stderr.write(f"no {file}: {error.strerror}\n")
 
 
-def _throughput(records: list[dict[str, Any]]) -> float:
+def _latest(records: list[dict[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The start before the latest row, and all rows since the number of ranks last changed."""
+    start: dict[str, Any] = {}
+    found, rows = start, list[dict[str, Any]]()
+    for record in records:
+        if record["event"] == "start":
+            start = record
+        elif record["event"] == "train":
+            if start["world_size"] != found.get("world_size"):
+                rows = []
+            found = start
+            rows.append(record)
+    return found, rows
+
+
+def _throughput(rows: list[dict[str, Any]]) -> float:
     """Images per second, the median of the rows; the first, which warms up, is left out if there are more."""
-    rows = [record["samples_per_s"] for record in records if record["event"] == "train"]
-    return float(statistics.median(rows[1:] or rows))
+    speeds = [row["samples_per_s"] for row in rows]
+    return float(statistics.median(speeds[1:] or speeds))
 
 
 def _load_share(row: dict[str, Any]) -> float:
