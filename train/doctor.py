@@ -127,7 +127,7 @@ def meet(report: dict[str, Any]) -> Any:
     except (RuntimeError, ValueError) as error:
         if rank:
             why = "refused" if "refused" in str(error) else "no answer"
-            report["paths"] = {"blocked": [[0, f"{os.environ['MASTER_PORT']} (MASTER_PORT)", why]], "narrow": []}
+            report["paths"] = {"blocked": [[0, f"{os.environ['MASTER_PORT']} (MASTER_PORT)", why]]}
             say(report)
         raise
 

@@ -37,8 +37,13 @@ class Check(NamedTuple):
     """Returns the findings."""
 
     needs: str | None = None
-    """The field of a report that the check examines; None: the facts."""
+    """The field of a report that the check examines, or `FIELD.FIELD`; None: the facts."""
 
     def seen(self, report: Mapping[str, Any] | None, facts: Mapping[str, Any] | None) -> bool:
         """Whether a node has reported what the check examines."""
-        return facts is not None if self.needs is None else self.needs in (report or {})
+        if self.needs is None:
+            return facts is not None
+        found: Any = report
+        for name in self.needs.split("."):
+            found = (found or {}).get(name)
+        return found is not None

@@ -109,7 +109,11 @@ def _report(line: bytes) -> dict[str, Any] | None:
         return None
     known = {name: told[name] for name, kind in {**_NEEDED, **_MORE}.items() if name in told and kind(told[name])}
     paths = known.pop("paths", None)
-    return known if paths is None else {**known, "paths": {name: paths[name] for name in ("blocked", "narrow")}}
+    return (
+        known
+        if paths is None
+        else {**known, "paths": {name: paths[name] for name in ("blocked", "narrow") if paths.get(name) is not None}}
+    )
 
 
 def _fits(value: object, kinds: Mapping[str, Callable[[Any], bool]]) -> bool:
@@ -166,7 +170,9 @@ def _row(*kinds: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 def _paths(value: object) -> bool:
     blocked, narrow = _row(_count, _matches(_PORTS), _text), _row(_count, _maybe(_count), _count)
-    return _fits(value, {"blocked": lambda rows: _all(rows, blocked), "narrow": lambda rows: _all(rows, narrow)})
+    return _fits(
+        value, {"blocked": lambda rows: _all(rows, blocked), "narrow": _maybe(lambda rows: _all(rows, narrow))}
+    )
 
 
 _NEEDED: dict[str, Callable[[Any], bool]] = {

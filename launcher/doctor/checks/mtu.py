@@ -42,4 +42,4 @@ def mtus(first: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
         yield Finding(node, "mtu", "warn", reason, "let UDP through between the nodes; RoCE needs it, too")
 
 
-CHECK = Check(7, lambda told: mtus(told.first), needs="paths")
+CHECK = Check(7, lambda told: mtus(told.first), needs="paths.narrow")
