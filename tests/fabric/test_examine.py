@@ -188,6 +188,28 @@ def test_of_two_nodes_that_differ_in_speed_neither_is_blamed(dgx: dict[str, Any]
     assert examine.examine(reports[:2], {0: facts[0], 1: facts[1]}) == []
 
 
+def test_of_two_nodes_the_one_with_fewer_gpus_is_named_whichever_it_is(dgx: dict[str, Any]) -> None:
+    for node in (0, 1):
+        reports, facts = sound(dgx)
+        facts[node]["gpus"].pop()
+        (found,) = examine.examine(reports[:2], {0: facts[0], 1: facts[1]})
+        assert (found.node, found.reason) == (node, "7 GPUs, elsewhere 8")
+
+
+def test_of_two_versions_on_as_many_nodes_neither_is_the_usual_one(dgx: dict[str, Any]) -> None:
+    reports, facts = sound(dgx)
+    for report in reports[:3]:
+        report["versions"]["torch"] = "2.14.1"
+
+    found = examine.examine(reports, facts)
+
+    assert [(finding.node, finding.reason) for finding in found] == [
+        *((node, "torch 2.14.1, where other nodes have 2.15.0") for node in range(3)),
+        *((node, "torch 2.15.0, where other nodes have 2.14.1") for node in range(3, 6)),
+    ]
+    assert examine.lasting(reports, facts) == set()
+
+
 def test_of_four_hosts_the_slow_one_is_found_and_links_that_merely_vary_are_not(dgx: dict[str, Any]) -> None:
     reports, facts = sound(dgx)
     slow_host(reports, facts)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def gpus(facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
     """Fewer GPUs than elsewhere, errors, PCIe links narrower than possible, missing NVLinks."""
-    usual = statistics.mode([len(about["gpus"]) for about in facts.values()]) if facts else 0
+    usual = max(statistics.multimode(len(about["gpus"]) for about in facts.values()), default=0)
     for node, about in facts.items():
         if len(about["gpus"]) < usual:
             reason = f"{len(about['gpus'])} GPUs, elsewhere {usual}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from statistics import multimode
 from typing import TYPE_CHECKING, Any
 
 from launcher.doctor.check import Check
@@ -15,19 +15,21 @@ if TYPE_CHECKING:
 
 
 def versions(first: Sequence[Mapping[str, Any]], facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
-    """Versions that differ from those of most nodes."""
+    """Versions that differ from those of most nodes; if as many have another, on all of them."""
     of: dict[int, dict[str, str]] = {report["node"]: dict(report["versions"]) for report in first}
     for node, about in facts.items():
         drivers = {gpu["driver"] for gpu in about["gpus"] if gpu["driver"]}
         of.setdefault(node, {})["driver"] = ", ".join(sorted(drivers))
     for what in ("python", "torch", "cuda", "nccl", "driver", "gpu"):
         have = {node: about[what] for node, about in of.items() if what in about}
-        common = Counter(have.values()).most_common(1)[0][0] if have else ""
+        common = multimode(have.values())
+        who = "most nodes" if len(common) == 1 else "other nodes"
         for node, value in have.items():
-            if value != common:
+            others = " or ".join(each or "none" for each in common if each != value)
+            if others:
                 status: Status = "warn" if what in ("python", "driver", "gpu") else "fail"
-                reason = f"{what} {value or 'missing'}, where most nodes have {common or 'none'}"
-                yield Finding(node, "versions", status, reason, f"install {what} {common} there, or exclude the node")
+                reason = f"{what} {value or 'missing'}, where {who} have {others}"
+                yield Finding(node, "versions", status, reason, f"install {what} {others} there, or exclude the node")
 
 
 CHECK = Check(1, lambda told: versions(told.first, told.facts), needs="versions")
