@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from launcher.agent.fabric import discovery
-from launcher.doctor import checks, examine, findings, heat_map
+from launcher.doctor import checks, examine, findings
 from launcher.doctor.checks import links
 from tests.fabric import hosts
 
@@ -196,6 +196,24 @@ def test_of_two_nodes_the_one_with_fewer_gpus_is_named_whichever_it_is(dgx: dict
         assert (found.node, found.reason) == (node, "7 GPUs, elsewhere 8")
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_gpus_that_nvlink_joins_in_pairs_lack_none(dgx: dict[str, Any], *, alone: bool) -> None:
+    """By bridges: 0 with 1, 2 with 3. Then one bridge is loose on one node."""
+    reports, facts = sound(dgx)
+    for about in facts.values():
+        for gpu in about["gpus"]:
+            pair = str(gpu["index"] ^ 1)
+            gpu["links"] = {other: "NV4" if other == pair else "SYS" for other in gpu["links"]}
+    reports, facts = (reports[2:3], {2: facts[2]}) if alone else (reports, facts)
+    assert examine.examine(reports, facts) == []
+
+    for index in (2, 3):
+        facts[2]["gpus"][index]["links"] = dict.fromkeys(facts[2]["gpus"][index]["links"], "SYS")
+    assert [(found.node, found.reason) for found in examine.examine(reports, facts)] == [
+        (2, f"GPU {index}: no NVLink to some GPUs") for index in (2, 3)
+    ]
+
+
 def test_of_two_versions_on_as_many_nodes_neither_is_the_usual_one(dgx: dict[str, Any]) -> None:
     reports, facts = sound(dgx)
     for report in reports[:3]:
@@ -242,35 +260,3 @@ def test_a_job_that_failed_leaves_what_each_node_reported_before(dgx: dict[str, 
     assert [name for name, check in checks.known().items() if not check.seen(early[0], facts[0])] == [
         "clock", "ports", "mtu", "speed", "links",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("nodes", "last"), [(3, "n2       20        5        -"), (13, "n12 @@@@@@@@@@@ \\")])
-def test_pairs_of_nodes_are_drawn_as_a_heat_map(nodes: int, last: str) -> None:
-    """Two ranks each; those of the last node reach the two before it at a quarter of the speed."""
-
-    def rate(a: int, b: int) -> float:
-        return 5.0 if a != b and max(a, b) == nodes - 1 and min(a, b) >= nodes - 2 else 20.0
-
-    reports = [
-        {"rank": rank, "node": rank // 2, "latency_s": [1e-5] * 2 * nodes,
-         "gbytes_per_s": [0.0 if other == rank else rate(rank // 2, other // 2) for other in range(2 * nodes)]}
-        for rank in range(2 * nodes)
-    ]  # fmt: skip
-    pairs = heat_map.of_nodes(reports, {node: f"n{node}" for node in range(nodes)})
-
-    assert pairs is not None
-    drawn = heat_map.terminal(pairs)
-    assert "bandwidth of each pair, GB/s: 5 to 20" in drawn
-    assert "latency of each pair, us: 10 to 10" in drawn
-    assert last in drawn
-    assert f"n{nodes - 2} - n{nodes - 1}: 5</title>" in heat_map.svg(pairs, "a <title>")
-    assert "a &lt;title&gt;" in heat_map.svg(pairs, "a <title>")
-    assert heat_map.of_nodes([{"rank": 0, "node": 0}], {0: "n0", 1: "n1"}) is None
-
-
-def test_a_long_latency_is_a_plain_number() -> None:
-    bandwidth, latency = ([[0.0, value], [value, 0.0]] for value in (2.0, 0.0012345))
-    drawn = heat_map.terminal(heat_map.Pairs(["n0", "n1"], bandwidth, latency))
-
-    assert "latency of each pair, us: 1234 to 1234" in drawn
-    assert [heat_map.number(value) for value in (0.01234, 999.4, 999.6, 1e5)] == ["0.0123", "999", "1000", "100000"]

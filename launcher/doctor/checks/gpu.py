@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from launcher.doctor.check import Check
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 def gpus(facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
     """Fewer GPUs than elsewhere, errors, PCIe links narrower than possible, missing NVLinks."""
     usual = max(statistics.multimode(len(about["gpus"]) for about in facts.values()), default=0)
+    nvlinks = _usual_nvlinks(facts)
     for node, about in facts.items():
         if len(about["gpus"]) < usual:
             reason = f"{len(about['gpus'])} GPUs, elsewhere {usual}"
@@ -31,10 +33,24 @@ def gpus(facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
             if len(width) == 2 and all(map(str.isdigit, width)) and int(width[0]) < int(width[1]):
                 reason = f"GPU {gpu['index']}: PCIe x{width[0]} of {width[1]}"
                 yield Finding(node, "gpu", "warn", reason, "reseat the card or its riser")
-            by_nvlink = {link.startswith("NV") for link in gpu["links"].values()}
-            if len(by_nvlink) > 1:
+            if _nvlinks(gpu) < nvlinks[len(about["gpus"]), gpu["index"]]:
                 reason = f"GPU {gpu['index']}: no NVLink to some GPUs"
                 yield Finding(node, "gpu", "warn", reason, "nvidia-smi nvlink -s; restart nvidia-fabricmanager")
+
+
+def _usual_nvlinks(facts: Mapping[int, Mapping[str, Any]]) -> dict[tuple[int, int], int]:
+    """To how many GPUs most nodes with that many GPUs have an NVLink from that one. A lone node's GPUs are alike."""
+    found: dict[tuple[int, int], list[int]] = {}
+    nodes = Counter(len(about["gpus"]) for about in facts.values())
+    for about in facts.values():
+        of_all = [_nvlinks(gpu) for gpu in about["gpus"]]
+        for gpu, own in zip(about["gpus"], of_all, strict=True):
+            found.setdefault((len(of_all), gpu["index"]), []).extend([own] if nodes[len(of_all)] > 1 else of_all)
+    return {key: max(statistics.multimode(counts)) for key, counts in found.items()}
+
+
+def _nvlinks(gpu: Mapping[str, Any]) -> int:
+    return sum(link.startswith("NV") for link in gpu["links"].values())
 
 
 CHECK = Check(8, lambda told: gpus(told.facts))
