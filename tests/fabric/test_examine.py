@@ -138,6 +138,8 @@ FROM_TWO = [(other, one) for one, other in TO_TWO]
         ),
         (lambda _, facts: facts[2]["gpus"].pop(), "gpu", "fail", "7 GPUs, elsewhere 8"),
         (set_in("facts.gpus.5.xid", [79, 48, 79]), "gpu", "fail", "GPU 5: Xid 48, 79"),
+        (set_in("facts.gpus.5.xid", [79, 13]), "gpu", "fail", "GPU 5: Xid 13, 79"),
+        (set_in("facts.gpus.5.xid", [45, 31]), "gpu", "warn", "GPU 5: Xid 31, 45, as a rule an application's error"),
         (set_in("facts.gpus.5.ecc_uncorrected", 2), "gpu", "fail", "GPU 5: 2 uncorrected ECC errors"),
         (set_in("facts.gpus.5.pcie", "gen 5 of 5, x8 of 16"), "gpu", "warn", "GPU 5: PCIe x8 of 16"),
         (set_in("facts.gpus.5.links.0", "SYS"), "gpu", "warn", "GPU 5: no NVLink to some GPUs"),

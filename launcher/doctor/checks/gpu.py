@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
+_OF_APPLICATIONS = frozenset({13, 31, 43, 45, 68, 69})
+"""Xid numbers that programs cause as a rule, by NVIDIA's catalogue: as by an access outside of their memory."""
+
+
 def gpus(facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
     """Fewer GPUs than elsewhere, errors, PCIe links narrower than possible, missing NVLinks."""
     usual = max(statistics.multimode(len(about["gpus"]) for about in facts.values()), default=0)
@@ -23,9 +27,7 @@ def gpus(facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
             yield Finding(node, "gpu", "fail", reason, "see dmesg for Xid errors; reboot the node")
         for gpu in about["gpus"]:
             if gpu["xid"]:
-                numbers = ", ".join(map(str, sorted(set(gpu["xid"]))))
-                reason = f"GPU {gpu['index']}: Xid {numbers}"
-                yield Finding(node, "gpu", "fail", reason, "see NVIDIA's Xid catalogue; reset or replace it")
+                yield _xid(node, gpu)
             if gpu["ecc_uncorrected"]:
                 reason = f"GPU {gpu['index']}: {gpu['ecc_uncorrected']} uncorrected ECC errors"
                 yield Finding(node, "gpu", "fail", reason, "drain the node and reset the GPU; replace it if they recur")
@@ -36,6 +38,15 @@ def gpus(facts: Mapping[int, Mapping[str, Any]]) -> Iterable[Finding]:
             if _nvlinks(gpu) < nvlinks[len(about["gpus"]), gpu["index"]]:
                 reason = f"GPU {gpu['index']}: no NVLink to some GPUs"
                 yield Finding(node, "gpu", "warn", reason, "nvidia-smi nvlink -s; restart nvidia-fabricmanager")
+
+
+def _xid(node: int, gpu: Mapping[str, Any]) -> Finding:
+    numbers = sorted(set(gpu["xid"]))
+    reason = f"GPU {gpu['index']}: Xid {', '.join(map(str, numbers))}"
+    if _OF_APPLICATIONS.issuperset(numbers):
+        fix = "see NVIDIA's Xid catalogue, and what ran there; suspect the GPU if others do not show it"
+        return Finding(node, "gpu", "warn", f"{reason}, as a rule an application's error", fix)
+    return Finding(node, "gpu", "fail", reason, "see NVIDIA's Xid catalogue; reset or replace it")
 
 
 def _usual_nvlinks(facts: Mapping[int, Mapping[str, Any]]) -> dict[tuple[int, int], int]:
