@@ -15,9 +15,10 @@ from launcher.service import listing, logs, observe, resume, watched
 from launcher.service.selection import Selection
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from launcher.backends._base import AnyBackend
+    from launcher.backends._base import AnyBackend, Stream
     from launcher.results.top import Top, TopRun, Tops
     from launcher.runs.handle import Handle
     from launcher.runs.records import Run
@@ -26,6 +27,9 @@ _GOING = Selection(states=frozenset({"pending", "starting", "running", "stopping
 _READ_S = 0.5
 _ASK_S = 5.0
 _CLOSE_S = 2.0
+_AGAIN_S = 5.0
+"""After an error, streams are opened again after this pause."""
+
 _KNOWN_LINES = 50
 
 
@@ -41,7 +45,7 @@ class Watch:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._trouble = ""
+        self._trouble = self._unread = ""
         self._offsets, known = resume.known(found, None, _KNOWN_LINES)
         for node, records in known.items():
             self._live.add(node, records, None)
@@ -53,8 +57,8 @@ class Watch:
 
     @property
     def trouble(self) -> str:
-        """Why the backend cannot be asked; empty if it answers."""
-        return self._trouble
+        """Why the streams cannot be read, or the backend cannot be asked; empty if both work."""
+        return self._unread or self._trouble
 
     def now(self) -> Top:
         """The run as it is known by now."""
@@ -101,18 +105,22 @@ class Watch:
 
     def _read(self, backend: AnyBackend, handle: Handle) -> None:
         readers = [StreamReader(None, node) for node in range(len(self.run.hosts))]
-        try:
-            stream = backend.open_stream(handle, self._offsets)
-        except LaunchError as error:
-            self._trouble = error.message
-            return
+        while not self._stop.is_set():
+            try:
+                self._follow(backend.open_stream(handle, dict(self._offsets)), readers)
+            except LaunchError as error:
+                self._unread = error.message
+                self._stop.wait(_AGAIN_S)
+
+    def _follow(self, stream: Stream, readers: Sequence[StreamReader]) -> None:
         try:
             while not self._stop.is_set():
                 chunks = stream.read(_READ_S)
-                now = time.monotonic()
+                self._unread, now = "", time.monotonic()
                 with self._lock:
                     for chunk in chunks:
                         if isinstance(chunk.node, int) and chunk.node < len(readers):
+                            self._offsets[chunk.node] = self._offsets.get(chunk.node, 0) + len(chunk.data)
                             self._live.add(chunk.node, readers[chunk.node].feed(chunk.data), now)
         finally:
             stream.close()
