@@ -21,13 +21,13 @@ ROW = {"event": "train", "samples_per_s": 500.0, "load_us_per_sample": 0.0, "tra
 def slow_memory() -> Peak:
     from trainer.roofline import Peak
 
-    return Peak(half_flops=1e30, single_flops=1e30, bytes_per_s=1e6)
+    return Peak(half_flops=1e30, single_flops=1e30, convolution_flops=1e30, bytes_per_s=1e6)
 
 
 def slow_maths() -> Peak:
     from trainer.roofline import Peak
 
-    return Peak(half_flops=2e6, single_flops=1e6, bytes_per_s=1e30)
+    return Peak(half_flops=2e6, single_flops=1e6, convolution_flops=1.5e6, bytes_per_s=1e30)
 
 
 def layer() -> nn.Module:
@@ -45,6 +45,19 @@ def test_arithmetic_bounds_where_memory_is_fast(dtype: str, flops: float) -> Non
 
     assert roofline.images_per_s(layer(), (2, 2, 2), getattr(torch, dtype), slow_maths()) == pytest.approx(
         flops / (2 * 2 * 8 * 4)
+    )
+
+
+@pytest.mark.parametrize(("dtype", "flops"), [("float32", 1.5e6), ("bfloat16", 2e6)])
+def test_convolutions_in_float32_may_use_tf32(dtype: str, flops: float) -> None:
+    import torch
+    from torch import nn
+    from trainer import roofline
+
+    net = roofline.on_meta(nn.Sequential(nn.Conv2d(3, 8, 1, bias=False), nn.Flatten()))  # 8 outputs, of one pixel
+
+    assert roofline.images_per_s(net, (3, 1, 1), getattr(torch, dtype), slow_maths()) == pytest.approx(
+        flops / (2 * 2 * 3 * 8)
     )
 
 
@@ -84,8 +97,13 @@ def test_an_outline_leaves_the_model_alone_and_is_for_known_gpus_only() -> None:
     assert {parameter.device.type for parameter in roofline.on_meta(net).parameters()} == {"meta"}
     assert net.weight.device.type == "cpu"
     assert roofline.outline(net, torch.device("cpu")) is None
-    assert roofline.peak_of("NVIDIA H200") == roofline.PEAKS["H200"]
-    assert roofline.peak_of("GeForce 256") is None
+    for name, known in (("NVIDIA H200", "H200"), ("NVIDIA A100-PCIE-40GB", "A100"), ("NVIDIA A10", "A10")):
+        assert roofline.peak_of(name) == roofline.PEAKS[known]
+    for name in ("GeForce 256", "NVIDIA RTX A1000", "NVIDIA A10G"):
+        assert roofline.peak_of(name) is None
+    card = roofline.peak_of("NVIDIA A100 80GB PCIe")
+    assert card is not None
+    assert card.bytes_per_s == 1.935e12
     assert roofline.ceiling(nn.Sequential(), (3, 8, 8), torch.float32, "NVIDIA H200") is None, "cannot be counted"
 
 

@@ -11,6 +11,7 @@ into these and to cost nothing.
 from __future__ import annotations
 
 import copy
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import torch
@@ -36,28 +37,32 @@ class Peak(NamedTuple):
     single_flops: float
     """float32 operations per second, without TF32."""
 
+    convolution_flops: float
+    """The same in convolutions, for which torch allows TF32 where the GPU has it."""
+
     bytes_per_s: float
     """Bandwidth of its memory."""
 
 
 PEAKS = {
-    "B200": Peak(2250e12, 75e12, 8.0e12),
-    "H200": Peak(989e12, 67e12, 4.8e12),
-    "H100 PCIe": Peak(756e12, 51e12, 2.0e12),
-    "H100": Peak(989e12, 67e12, 3.35e12),
-    "A100-SXM4-80GB": Peak(312e12, 19.5e12, 2.039e12),
-    "A100": Peak(312e12, 19.5e12, 1.555e12),
-    "L40S": Peak(362e12, 91.6e12, 0.864e12),
-    "A10": Peak(125e12, 31.2e12, 0.6e12),
-    "V100": Peak(125e12, 15.7e12, 0.9e12),
-    "MI300X": Peak(1307e12, 163e12, 5.3e12),
+    "B200": Peak(2250e12, 75e12, 1125e12, 8.0e12),
+    "H200": Peak(989e12, 67e12, 494e12, 4.8e12),
+    "H100 PCIe": Peak(756e12, 51e12, 378e12, 2.0e12),
+    "H100": Peak(989e12, 67e12, 494e12, 3.35e12),
+    "A100-SXM4-80GB": Peak(312e12, 19.5e12, 156e12, 2.039e12),
+    "A100 80GB": Peak(312e12, 19.5e12, 156e12, 1.935e12),
+    "A100": Peak(312e12, 19.5e12, 156e12, 1.555e12),
+    "L40S": Peak(362e12, 91.6e12, 183e12, 0.864e12),
+    "A10": Peak(125e12, 31.2e12, 62.5e12, 0.6e12),
+    "V100": Peak(125e12, 15.7e12, 15.7e12, 0.9e12),
+    "MI300X": Peak(1307e12, 163e12, 163e12, 5.3e12),
 }
-"""From the vendors' data sheets, by a part of the device's name; the first match counts."""
+"""From the vendors' data sheets, by whole words of the device's name; the first match counts."""
 
 
 def peak_of(device_name: str) -> Optional[Peak]:
     """The peak of a GPU with this name; None if it is unknown."""
-    return next((peak for part, peak in PEAKS.items() if part in device_name), None)
+    return next((peak for part, peak in PEAKS.items() if re.search(rf"\b{part}\b", device_name)), None)
 
 
 def outline(model: nn.Module, device: torch.device) -> Optional[nn.Module]:
@@ -124,10 +129,13 @@ class _Bound(TorchDispatchMode):  # type: ignore[no-untyped-call]
             read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
             moved = _size(read) * (2 if normalises else 1) + _size(tree_leaves(out))
             flops = flop_registry[packet](*args, **(kwargs or {}), out_val=out) if packet in flop_registry else 0
-            half = any(leaf.dtype in (torch.bfloat16, torch.float16) for leaf in read)
-            rate = self._peak.half_flops if half else self._peak.single_flops
-            self.seconds += max(flops / rate, moved / self._peak.bytes_per_s)
+            self.seconds += max(flops / self._rate(packet.__name__, read), moved / self._peak.bytes_per_s)
         return out
+
+    def _rate(self, operation: str, read: Sequence[torch.Tensor]) -> float:
+        if any(leaf.dtype in (torch.bfloat16, torch.float16) for leaf in read):
+            return self._peak.half_flops
+        return self._peak.convolution_flops if "convolution" in operation else self._peak.single_flops
 
 
 def _size(leaves: Sequence[Any]) -> int:
