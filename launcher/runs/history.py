@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     Kind = Literal["start", "restart", "warning", "stop", "failure", "end"]
 
 _MAX_MOMENTS = 1000
+"""Of more, the first and the last half: a flood of warnings hides neither the start nor how it ended."""
+
 _MAX_ROUNDS = 1000
 _PHASES: tuple[tuple[PhaseName, str], ...] = (
     ("agent", "agent_started"),
@@ -41,6 +43,10 @@ class _Node:
     """The first of its rounds, in an elastic run perhaps a late one."""
 
 
+_Moments = dict[tuple[int, str, str], tuple[float, set[int]]]
+"""By attempt, kind and text: the first time, and the nodes."""
+
+
 class History:
     """Collects the events of a run's nodes."""
 
@@ -50,7 +56,7 @@ class History:
         self._nodes = [_Node() for _ in hosts]
         self._submitted = submitted
         self._rounds: dict[tuple[int, str, int], Round] = {}
-        self._moments: dict[tuple[int, str, str], tuple[float, set[int]]] = {}
+        self._moments: _Moments = {}
 
     def add(self, node: int, event: Event) -> None:
         """Take an event of a node into account."""
@@ -98,11 +104,11 @@ class History:
     def moments(self) -> list[Moment]:
         """What happened, in order; the same on several nodes is one moment."""
         found: list[Moment] = []
-        for (_, kind, text), (when, nodes) in self._moments.items():
+        for (_, kind, text), (when, nodes) in _ends(self._moments).items():
             more = f" ({len(nodes)} nodes)" if len(nodes) > 1 else ""
             node = next(iter(nodes)) if len(nodes) == 1 else None
             found.append({"time": when, "node": node, "kind": kind, "text": text + more})  # type: ignore[typeddict-item]  # a `Kind`
-        return sorted(found, key=lambda moment: moment["time"])
+        return found
 
     def _step(self, node: int, event: Event, attempt: int, when: float) -> None:
         known = self._nodes[node]
@@ -121,8 +127,10 @@ class History:
             first, nodes = self._moments[key]
             nodes.add(node)
             self._moments[key] = (min(first, when), nodes)
-        elif len(self._moments) < _MAX_MOMENTS:
-            self._moments[key] = (when, {node})
+            return
+        if len(self._moments) >= 2 * _MAX_MOMENTS:
+            self._moments = _ends(self._moments)
+        self._moments[key] = (when, {node})
 
     def _end_round(self, role: str, attempt: int, when: float, why: str) -> None:
         """The latest round of the role has ended."""
@@ -172,6 +180,13 @@ class History:
         for role in {key[1] for key in self._rounds if key[0] == attempt}:
             self._end_round(role, attempt, when, _message(fields) or result)
         self._note(node, attempt, "end", f"ended: {result}", when)
+
+
+def _ends(moments: _Moments) -> _Moments:
+    """In order of their times; of too many, the first and the last ones."""
+    found = sorted(moments.items(), key=lambda moment: moment[1][0])
+    half = _MAX_MOMENTS // 2
+    return dict(found if len(found) <= _MAX_MOMENTS else [*found[:half], *found[-half:]])
 
 
 def _phases(reached: dict[str, float], first: float) -> list[Any]:

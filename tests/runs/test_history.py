@@ -20,3 +20,19 @@ def test_a_node_that_joined_in_a_later_round_has_its_own_start_up_and_not_that_o
 
     assert ends[0][-1] == 3.0
     assert ends[1][-2:] == [13.5, 14.0]
+
+
+def test_of_very_many_moments_the_first_and_the_last_ones_are_kept() -> None:
+    """Those of one node come before those of the other, as when streams are read one after the other."""
+    history = History(["a", "b"], None)
+    history.add(0, Event("agent_started", {"time": 1.0}))
+    history.add(0, Event("failure", {"time": 9998.0, "cause": {"message": "boom"}}))
+    history.add(0, Event("done", {"time": 9999.0, "result": "failed"}))
+    for number in range(5000):
+        history.add(1, Event("warning", {"time": 10.0 + number, "message": f"warning {number}"}))
+
+    texts = [moment["text"] for moment in history.moments()]
+
+    assert len(texts) == 1000
+    assert texts[:2] == ["agents start", "warning 0"]
+    assert texts[-3:] == ["warning 4999", "boom", "ended: failed"]
