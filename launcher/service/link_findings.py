@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from statistics import median
+from statistics import median_high
 from typing import TYPE_CHECKING
 
 from launcher.agent.named_tuple import NamedTuple
@@ -94,7 +94,7 @@ def _slower(links: Sequence[_Link]) -> Iterator[tuple[_Link, str]]:
             speeds[link.name].append(link.best_gbps)
     for link in links:
         if link.best_gbps and len(speeds[link.name]) >= _LEAST_NODES:
-            usual = median(speeds[link.name])
+            usual = median_high(speeds[link.name])
             if link.best_gbps < usual:
                 yield link, f"{link.best_gbps:g} Gb/s, most others have {usual:g}"
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from launcher.agent.protocol import Event
 from launcher.agent.samples.links import Links
+from launcher.runs import samples
+from launcher.service import link_findings
 from tests.fabric.builder import Host
 from tests.reports.conftest import content, page_of
 
@@ -91,13 +94,26 @@ def test_degraded_links_are_findings_and_sound_ones_are_not(distlaunch: Cli, tmp
     assert "mlx5_0:1 of" in page
 
 
-def add(stream: Path, node: int, *samples: dict[str, Any]) -> None:
+def test_half_of_the_links_being_slower_are_compared_with_a_speed_that_exists() -> None:
+    measured = {}
+    for node, gbps in enumerate((25.0, 25.0, 100.0, 100.0)):
+        series = samples.Recent(1)
+        series.add(Event("sample", {"time": 1.0, "sample": 0, "whole": True, "links": ["eth0"], "link_gbps": [gbps]}))
+        measured[node] = series.samples
+
+    (found,) = link_findings.observed(measured, ["a", "b", "c", "d"])
+
+    assert found["nodes"] == [0, 1]
+    assert found["detail"].count("25 Gb/s, most others have 100") == 2
+
+
+def add(stream: Path, node: int, *sent: dict[str, Any]) -> None:
     """Let the node have sent these samples and, as node 2, a note on its network."""
     lines = stream.read_bytes().splitlines(keepends=True)
     when = json.loads(lines[-1])["time"] - 1.0
     events: list[dict[str, Any]] = [
         {"event": "sample", "time": when + number / 10, "node": node, "sample": number, "whole": True, **fields}
-        for number, fields in enumerate(samples)
+        for number, fields in enumerate(sent)
     ]
     if node == 2:
         notes = ["there are RDMA devices but no /dev/infiniband"]
