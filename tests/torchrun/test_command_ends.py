@@ -209,6 +209,8 @@ def test_a_launcher_on_another_host_with_the_same_directory_is_not_one_that_was_
 
     boot.write_text("4567abcd-0000")
     below.create(str(above))
+    boot.unlink()
+    below.create(str(above))
     assert theirs.exists()
     boot.write_text("0123abcd-0000")
     below.create(str(above))

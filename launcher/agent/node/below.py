@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import stat
+import zlib
 from typing import NoReturn
 
 from ..job import Job
@@ -42,9 +43,7 @@ def run(job: Job, rank: int, stream: int, parent: int) -> NoReturn:
 
 def create(above: str) -> str:
     """Make a directory there for this process, and remove those of killed ones. Raises `OSError`."""
-    with open(BOOT_ID, encoding="ascii") as file:
-        host = file.read(8)
-    prefix = f"distlaunch-torchrun-{os.getuid()}-{host}-{os.stat('/proc/self/ns/pid').st_ino}-"
+    prefix = f"distlaunch-torchrun-{os.getuid()}-{_host()}-{os.stat('/proc/self/ns/pid').st_ino}-"
     with contextlib.suppress(OSError):
         for name in os.listdir(above):
             if name.startswith(prefix) and _is_dead(os.path.join(above, name)):
@@ -57,6 +56,13 @@ def create(above: str) -> str:
     with open(os.path.join(archive, "__main__.py"), "w", encoding="ascii") as file:
         file.write("from distlaunch_agent.__main__ import main\n\nmain()\n")
     return directory
+
+
+def _host() -> str:
+    """Eight hexadecimal digits that are another host's only by chance, also where /proc/sys is not there."""
+    with contextlib.suppress(OSError), open(BOOT_ID, encoding="ascii") as file:
+        return file.read(8)
+    return f"{zlib.crc32(os.uname().nodename.encode(errors='surrogateescape')):08x}"
 
 
 def remove(directory: str) -> None:
