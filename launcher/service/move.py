@@ -110,7 +110,7 @@ def _moved(run: Run, planned: Launch, files: Carried) -> Run:
             held.enter_context(lock.hold(directory, "move", submits=True, wait_s=_LOCK_S))
         run = directories.read(run.root, run.id)
         if moves.cancelled(run):
-            raise RequestError(f"{run.id} was cancelled while it was moved")
+            raise CommandError(f"{run.id} was cancelled while it was moved")
         if observe.state_of(run)["exit_code"] is None:
             raise RequestError(f"{run.id} was started again meanwhile", hint=f"distlaunch status {run.id}")
         return _Move(run, planned).start(files)
@@ -182,7 +182,7 @@ class _Move:
                 news = self._said.get(timeout=_LOOK_S)
             except queue.Empty:
                 if moves.cancelled(self._run):
-                    raise RequestError(f"{self._run.id} was cancelled while it was moved") from None
+                    raise CommandError(f"{self._run.id} was cancelled while it was moved") from None
                 continue
             if news.what == "wants":
                 return
