@@ -90,7 +90,7 @@ class Asked:
         sys.argv[:] = wanted["argv"][2:]
         _renew_clocks()
         assert forks.differs is not None
-        return forks.differs(wanted["argv"][_WORDS:], self._imported.env, self._imported.modules)
+        return forks.differs(wanted["argv"][_WORDS:], self._imported)
 
     def _prolong(self, wanted: Dict[str, Any]) -> None:
         record = records.read(self._where, *self._server)

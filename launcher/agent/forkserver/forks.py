@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, List, Optional
+from typing import TYPE_CHECKING, Callable, List, Optional
+
+if TYPE_CHECKING:
+    from .imported import Imported
 
 READ_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "TZ")
 """Prefixes of variables that the interpreter, the loader and the C library read once."""
@@ -13,8 +16,8 @@ become_agent: Optional[Callable[[List[str]], None]] = None
 prepare: Optional[Callable[[], None]] = None
 """Imports what an agent and its worker group's process need. Set likewise."""
 
-differs: Optional[Callable[[List[str], Dict[str, str], List[str]], str]] = None
-"""Why an agent with these words must not use what was imported with this environment: these modules. Set likewise."""
+differs: Optional[Callable[[List[str], Imported], str]] = None
+"""Why an agent with these words must not use what was imported. Set likewise."""
 
 
 class Child(BaseException):

@@ -26,6 +26,9 @@ class Imported(NamedTuple):
     search: List[str]
     """`sys.path` without the script's directory and the agent's archive."""
 
+    base: str
+    """As `kept.base`."""
+
     files: Files
     agent: str
     """The digest of the agent's archive."""

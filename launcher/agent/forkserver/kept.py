@@ -52,6 +52,12 @@ def _counts(name: str, *, only_torch: bool) -> bool:
     return not only_torch and not re.fullmatch(_OF_ONE_RUN, name)
 
 
+def base(env: Mapping[str, str], cwd: str) -> str:
+    """The directory to which a part of PYTHONPATH is relative, such as an empty one; empty if all are absolute."""
+    path = env.get("PYTHONPATH")
+    return os.path.realpath(cwd) if path and not all(map(os.path.isabs, path.split(os.pathsep))) else ""
+
+
 def files(search: Sequence[str]) -> Files:
     """All files of the loaded modules and native libraries, the directories of `sys.path`, and their .pth files."""
     paths = {getattr(module, "__file__", None) for module in list(sys.modules.values())}

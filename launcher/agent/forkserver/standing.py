@@ -47,7 +47,7 @@ def look(setup: Setup, preload: Preload) -> Imported:
         agent = trust.agent_name(file.read())
     return Imported(
         modules=preload.modules, by_package=preload.imported, before=preload.before, env=setup.env, search=search,
-        files=kept.files(search), agent=agent,
+        base=kept.base(setup.env, setup.job["cwd"]), files=kept.files(search), agent=agent,
     )  # fmt: skip
 
 
@@ -144,7 +144,8 @@ class Server:
         now, imported = time.time(), self._imported
         read = sorted(kept.read(imported.env, imported.modules).items())
         # Not earlier: until the agent's word, this process was in the run's cgroup.
-        text = json.dumps([sys.executable, imported.agent, sorted(imported.modules), read, inherited.fixed()])
+        basis = [sys.executable, imported.agent, sorted(imported.modules), read, imported.base, inherited.fixed()]
+        text = json.dumps(basis)
         key = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
         return records.Standing(
             pid=self._me, start_ticks=self._ticks, python=sys.executable, agent=imported.agent,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Dict, List, NoReturn, Optional
+from typing import TYPE_CHECKING, List, NoReturn, Optional
 
 from .. import roles
 
 if TYPE_CHECKING:
     from ..environment.stage import Refused
+    from ..forkserver.imported import Imported
     from ..forkserver.prefork import Forked
     from ..job import Job
 
@@ -47,10 +48,10 @@ def may_stay() -> None:
     """Let this process's fork server, if it stays, fork agents, which it may not import."""
     from ..forkserver import forks
 
-    def differs(words: List[str], env: Dict[str, str], modules: List[str]) -> str:
+    def differs(words: List[str], imports: Imported) -> str:
         from . import warm  # only in such an agent
 
-        return warm.differs(words, env, modules)
+        return warm.differs(words, imports)
 
     def become_agent(words: List[str]) -> None:
         from . import warm

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import Callable, Dict, List, NoReturn, Tuple
+from typing import TYPE_CHECKING, Callable, List, NoReturn, Tuple
 
 from .. import arguments, roles
 from ..forkserver import forks, kept
@@ -16,17 +16,22 @@ from ..system import processes
 from . import environment
 from .function_call import as_script
 
+if TYPE_CHECKING:
+    from ..forkserver.imported import Imported
 
-def differs(words: List[str], then: Dict[str, str], modules: List[str]) -> str:
-    """Why the job in these words of an agent must not use a server that has imported these modules; empty if it can."""
+
+def differs(words: List[str], imported: Imported) -> str:
+    """Why the job in these words of an agent must not use a server with these imports; empty if it can."""
     job, rank = _job(words)
     if job.passes_stdin or job.start != "fork" or job.kind == "program":
         return "its workers read the launcher's stdin" if job.passes_stdin else "its workers are not forked"
     env, count, _, _ = environment.of(job, rank)
-    reason = _other_imports(job, count, modules) if job.function is None else ""
-    changed = kept.changed(then, env, modules)
+    reason = _other_imports(job, count, imported.modules) if job.function is None else ""
+    changed = kept.changed(imported.env, env, imported.modules)
     if changed and not reason:
         reason = f"{', '.join(changed)} {'was' if len(changed) == 1 else 'were'} different when it imported torch"
+    if not reason and kept.base(env, job.cwd) != imported.base:
+        reason = f"PYTHONPATH meant what is in {imported.base} when it imported torch"
     command = [sys.executable, "-u", "-m", *as_script(job, rank).command]
     if not reason and sum(len(os.fsencode(word)) + 1 for word in command) > processes.title_bytes():
         reason = "the command line of the workers is longer than that of the one that stands"
