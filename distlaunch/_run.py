@@ -9,6 +9,7 @@ from distlaunch import _events
 from distlaunch._events import CauseKnown, StateChanged
 from distlaunch._messages import logged, quiet, told
 from distlaunch._result import Result
+from distlaunch._waiting import Wait
 from launcher.errors import RequestError
 from launcher.runs import directories, records
 from launcher.service import again, finding, listing, observe, removal, report_file, reports, top
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from launcher.results.run import RunState, Status
     from launcher.results.stacks import Stacks
     from launcher.results.top import Top
-
-_POLL_S = 0.05
 
 
 class Run:
@@ -113,9 +112,13 @@ class Run:
         return self._result(observe.state_of(directories.again(self._record)))
 
     def wait(self, timeout: float | None = None) -> Result:
-        """Wait for its end. Raises `TimeoutError` after `timeout` seconds; the run continues, as after Ctrl-C."""
-        for pause in self._pauses(timeout):
-            if (found := self.result) is not None:
+        """Wait for its end. Raises `TimeoutError` after `timeout` seconds; the run continues, as after Ctrl-C.
+
+        Raises `RequestError` for a run that will never end, as its launcher died before it was sent, or was removed.
+        """
+        wait = Wait(self._record)
+        for pause in wait.pauses(timeout):
+            if (found := wait.ended()) is not None:
                 return found
             time.sleep(pause)
         raise TimeoutError(f"{self.id} has not ended within {timeout:g} s")
@@ -124,8 +127,9 @@ class Run:
         """`wait` for asyncio. A task that waits may be cancelled, and the run continues."""
         import asyncio
 
-        for pause in self._pauses(timeout):
-            if (found := await asyncio.to_thread(lambda: self.result)) is not None:
+        wait = Wait(self._record)
+        for pause in wait.pauses(timeout):
+            if (found := await asyncio.to_thread(wait.ended)) is not None:
                 return found
             await asyncio.sleep(pause)
         raise TimeoutError(f"{self.id} has not ended within {timeout:g} s")
@@ -219,15 +223,6 @@ class Run:
 
     def _result(self, state: RunState) -> Result | None:
         return None if state.get("exit_code") is None else Result.from_json(self.id, state)
-
-    def _pauses(self, timeout: float | None) -> Iterator[float]:
-        """How long to wait before each further poll; ends with the timeout."""
-        limit = None if timeout is None else time.monotonic() + timeout
-        pause, most = _POLL_S, observe.backend_of(self._record).ask_every_s
-        while limit is None or time.monotonic() < limit:
-            yield pause if limit is None else max(0.0, min(pause, limit - time.monotonic()))
-            pause = min(pause * 1.3, most)
-        yield 0.0
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Run) and self._record.path == other._record.path

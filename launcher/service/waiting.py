@@ -52,7 +52,7 @@ def wait(runs: Sequence[Run], *, first: bool = False, timeout: str | None = None
             for run, state in found:
                 putting_aside.after(run, state)
             return found
-        lost = _lost(states, lost)
+        lost = lost_since(states, lost)
         waited = time.monotonic() - began
         if limit_s is not None and (waited >= limit_s or not states):
             silent = "" if states else ", as far as is known: the last question was not answered"
@@ -81,7 +81,7 @@ def _seen(runs: Sequence[Run], limit: float | None) -> dict[str, tuple[Run, RunS
     """These runs and their states; none if a cluster has not answered by `limit`, on the monotonic clock."""
 
     def ask() -> dict[str, tuple[Run, RunState]]:
-        return {run.id: _now(run) for run in runs}
+        return {run.id: look(run) for run in runs}
 
     if limit is None:
         return ask()
@@ -89,7 +89,7 @@ def _seen(runs: Sequence[Run], limit: float | None) -> dict[str, tuple[Run, RunS
     return question.answer() if question.answered(max(_ANSWERS_S, limit - time.monotonic())) else {}
 
 
-def _now(run: Run) -> tuple[Run, RunState]:
+def look(run: Run) -> tuple[Run, RunState]:
     """The run as it is recorded now, and its state. Raises `RunNotFoundError` if it was removed."""
     try:
         found = directories.again(run)
@@ -109,7 +109,7 @@ def _now(run: Run) -> tuple[Run, RunState]:
     return found, state
 
 
-def _lost(states: dict[str, RunState], before: dict[str, float]) -> dict[str, float]:
+def lost_since(states: dict[str, RunState], before: dict[str, float]) -> dict[str, float]:
     """Since when nothing of which runs is there. Raises for one that stays so, as it cannot end."""
     now = time.monotonic()
     nowhere = {name: state for name, state in states.items() if state["state"] == "unknown" and not state["nodes"]}

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import distlaunch
+from launcher.agent.system import trust as rule
+from launcher.service import waiting as waiting_service
+from tests.runs.test_runs import make
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,6 +95,31 @@ def test_a_wait_that_times_out_leaves_the_run_and_cancel_ends_it(here: Path) -> 
     assert run.cancel() == run.result
     assert run.state == "cancelled"
     assert distlaunch.runs(state=("running", "starting")) == []
+
+
+@pytest.mark.parametrize("content", [None, '{"backend": "local", "handle": 5}'])
+def test_a_run_that_never_ends_is_not_waited_for(
+    here: Path, content: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make(here / "runs", "train-20250101-000000-abcd", created=1.0, result=None)
+    if content is not None:
+        (made.path / "run.json").write_text(content)
+    monkeypatch.setattr(waiting_service, "_LOST_S", 0.0)
+    run = distlaunch.get("train-20250101-000000-abcd")
+
+    for wait in (run.wait, lambda timeout: asyncio.run(run.wait_async(timeout)), lambda _: list(run.events())):
+        with pytest.raises(distlaunch.RequestError, match="will not end"):
+            wait(LIMIT_S)
+
+
+def test_a_moment_without_its_files_does_not_end_the_waiting(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = distlaunch.submit("work.py")
+    run.wait(LIMIT_S)
+    problems = [rule.Problem(f"{run.path}: Stale file handle", "")]
+    monkeypatch.setattr(rule, "problem", lambda *_args, **_more: problems.pop() if problems else None)
+
+    assert run.wait(LIMIT_S).ok
+    assert not problems
 
 
 def test_runs_are_listed_by_name_and_time(here: Path) -> None:
