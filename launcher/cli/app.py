@@ -98,7 +98,7 @@ def _choose_output(args: list[str]) -> None:
         command=command, fmt=fmt if (fmt := os.environ.get("DISTLAUNCH_OUTPUT")) in ("json", "jsonl") else None
     )
     # What follows SCRIPT is not ours: our part ends at a non-option that cannot be the value of an option.
-    ours = args if command in group.command_names() else args[: _end_of_ours(args)]
+    ours = args[: _end_of_ours(args)] if command == "run" or command not in group.command_names() else args
     for arg, after in zip(ours, [*ours[1:], ""], strict=False):
         name, _, value = arg.partition("=")
         if name == "--output" and (value or after) in output.FORMATS:
@@ -106,7 +106,9 @@ def _choose_output(args: list[str]) -> None:
 
 
 def _end_of_ours(args: list[str]) -> int:
-    for index in range(2, len(args)):
+    for index in range(1, len(args)):
+        if args[index] == "--":
+            return index
         if not args[index].startswith("-") and ("=" in args[index - 1] or not args[index - 1].startswith("-")):
             return index
     return len(args)

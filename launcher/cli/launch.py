@@ -133,6 +133,7 @@ def prepared(values: dict[str, Any]) -> tuple[dict[str, Any], config.Config]:
     output.setup(verbosity=-1 if values.get("quiet") else int(bool(values.get("verbose"))))
     general = settings.resolve(config.GlobalOptions, flags=of(config.GlobalOptions, values))
     checks.blame("output", general["output"].layers[-1:], lambda fmt: output.setup(fmt=fmt))
+    output.setup(fmt=general["output"].value)  # before the command line was read, the script's may have been taken
     for file in settings.files:
         output.detail(f"settings: {file.path}")
     output.note(*notes)

@@ -104,6 +104,25 @@ def test_the_scripts_own_output_option_is_not_ours(distlaunch: Cli) -> None:
     assert "nodes 'x' is not a number" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "args", [("x.py", "--output", "id"), ("--", "x.py", "--output", "json"), ("-m", "x", "y", "--output", "id")]
+)
+def test_the_scripts_own_output_option_does_not_change_ours(distlaunch: Cli, args: tuple[str, ...]) -> None:
+    distlaunch.write("x.py", "import sys\nprint(sys.argv[1:])\n")
+    own = [*args[args.index("--output") - (args[0] == "-m") :]]
+
+    done = distlaunch("local", *args)
+
+    assert (done.exit_code, done.stdout) == (0, f"{own}\n"), done.stderr
+
+
+def test_an_error_before_the_script_is_not_printed_as_the_script_was_asked_to(distlaunch: Cli) -> None:
+    for args in (("run", "--on", "nope", "x.py"), ("run", "x.py"), ("local", "x.py")):
+        done = distlaunch(*args, "--output", "json", env={"DISTLAUNCH_NODES": "x"})
+
+        assert (done.exit_code, done.stdout) == (2, "")
+
+
 def test_an_unknown_cluster_backend_or_command_lists_the_known_ones(distlaunch: Cli) -> None:
     done = distlaunch("zzz")
 
