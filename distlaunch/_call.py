@@ -8,6 +8,7 @@ import os
 import pickle
 import sys
 import textwrap
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -153,7 +154,8 @@ def _error(run: Run, result: Result) -> WorkerError:
     content = _unpacked(contents[cause.rank], cause.rank)
     error = WorkerError(f"{where}{message}", result, content["traceback"])
     if content["value"]:
-        error.__cause__ = _unpacked(content["value"], cause.rank)
+        with suppress(CommandError):  # its class is not installed here
+            error.__cause__ = _unpacked(content["value"], cause.rank)
     return error
 
 

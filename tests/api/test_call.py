@@ -86,6 +86,22 @@ def test_an_exception_that_cannot_be_sent_is_reported_as_text(here: Path) -> Non
     assert "StubbornError: stubborn" in caught.value.traceback
 
 
+def test_an_exception_of_a_class_that_is_only_there_is_reported_as_text(here: Path) -> None:
+    def has_its_own() -> None:
+        import sys
+        import types
+
+        module = sys.modules["only_there"] = types.ModuleType("only_there")
+        exec("class OnlyThereError(Exception): pass", module.__dict__)  # as if it were installed
+        raise module.OnlyThereError("not here")
+
+    with pytest.raises(distlaunch.WorkerError, match=r"rank 0 on .*: .*OnlyThereError: not here") as caught:
+        distlaunch.call(has_its_own)
+
+    assert (caught.value.rank, caught.value.__cause__) == (0, None)
+    assert "has_its_own" in caught.value.traceback
+
+
 def test_a_worker_that_is_killed_is_an_error_without_an_exception(here: Path) -> None:
     def dies() -> None:
         import os
