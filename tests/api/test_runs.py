@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +111,16 @@ def test_a_run_that_never_ends_is_not_waited_for(
     for wait in (run.wait, lambda timeout: asyncio.run(run.wait_async(timeout)), lambda _: list(run.events())):
         with pytest.raises(distlaunch.RequestError, match="will not end"):
             wait(LIMIT_S)
+
+
+def test_threads_may_submit_at_once(here: Path) -> None:
+    def submit(_number: int) -> distlaunch.Run:
+        return distlaunch.submit("work.py", nodes=2, nproc_per_node=1)
+
+    with ThreadPoolExecutor(4) as pool:
+        runs = list(pool.map(submit, range(8)))
+
+    assert [run.wait(LIMIT_S).state for run in runs] == ["success"] * 8
 
 
 def test_a_moment_without_its_files_does_not_end_the_waiting(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 _TOLD = 8
 """Maximum number of agents that have not read their start signal yet: each holds one of our file descriptors."""
 
+_alone = threading.Lock()
+"""What `ahead` has started is for one run; a program may submit from several threads."""
+
 
 def handle_of(run_dir: Path, python: str, cwd: str, nodes: int) -> LocalHandle:
     """A run none of whose agents has been started."""
@@ -28,16 +32,17 @@ def handle_of(run_dir: Path, python: str, cwd: str, nodes: int) -> LocalHandle:
 
 def start(handle: LocalHandle, record: Record, *, stdin: bool = False, warm_s: float = 0) -> None:
     """Start the agents, with `warm_s` from what stands. With `stdin` they inherit ours, for their workers."""
-    try:
-        for agent in processes.of(handle):
-            agent.forget()
-            agent.directory.mkdir(parents=True, exist_ok=True)
-        if len(handle["agents"]) == 1 or stdin or warm_s or not _fork(handle, record):
-            _start_each(handle, record, stdin=stdin, warm_s=warm_s)
-    except OSError as error:
-        raise StorageError(f"{handle['run_dir']}: {error.strerror}") from error
-    finally:
-        ahead.drop()
+    with _alone:
+        try:
+            for agent in processes.of(handle):
+                agent.forget()
+                agent.directory.mkdir(parents=True, exist_ok=True)
+            if len(handle["agents"]) == 1 or stdin or warm_s or not _fork(handle, record):
+                _start_each(handle, record, stdin=stdin, warm_s=warm_s)
+        except OSError as error:
+            raise StorageError(f"{handle['run_dir']}: {error.strerror}") from error
+        finally:
+            ahead.drop()
 
 
 def _fork(handle: LocalHandle, record: Record) -> bool:
