@@ -122,7 +122,8 @@ def _path(function: Callable[..., Any]) -> list[str]:
     """Where the user's modules are found here: the root of the function's own module, and the working directory."""
     file = getattr(sys.modules.get(getattr(function, "__module__", "")), "__file__", None)
     depth = str(getattr(function, "__module__", "")).count(".")
-    root = [str(Path(file).resolve().parents[depth])] if file else []
+    path = Path(file).resolve() if file else None
+    root = [str(path.parents[depth + (path.name == "__init__.py")])] if path else []
     return [*root, os.getcwd()]
 
 

@@ -182,12 +182,14 @@ def test_a_missing_function_file_is_named(here: Path) -> None:
 
 def test_a_function_of_ones_own_module_is_found_by_the_workers(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "own").mkdir()
-    (here / "own/__init__.py").write_text("")
+    (here / "own/__init__.py").write_text("def one():\n    from own import parts\n    return parts.ONE\n")
     (here / "own/sums.py").write_text("from own import parts\ndef total():\n    return parts.ONE + 1\n")
     (here / "own/parts.py").write_text("ONE = 1\n")
     monkeypatch.syspath_prepend(str(here))
     (here / "elsewhere").mkdir()
     monkeypatch.chdir(here / "elsewhere")
+    from own import one  # type: ignore[import-not-found]
     from own.sums import total  # type: ignore[import-not-found]
 
     assert distlaunch.call(total) == [2]
+    assert distlaunch.call(one) == [1]
