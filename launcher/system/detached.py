@@ -26,6 +26,9 @@ _ENDS_S = 2.0
 _HEARS_S = 10.0
 """How long a program may take to read its start line. If a slower one fails, following the run reveals that."""
 
+_left: set[int] = set()
+"""Pids of programs that are no longer looked at; each is our child, and a zombie at its end while we run."""
+
 
 class Place(NamedTuple):
     """Where a program runs, its files for output, and what records it before it begins."""
@@ -47,6 +50,7 @@ class Told:
     def close(self) -> None:
         """Close its stdin."""
         self._go.close()
+        _left.add(self._process.pid)
 
     def tell(self, what: bytes = b"") -> None:
         """Send the line. Raises `CommandError` if the program has exited."""
@@ -101,13 +105,13 @@ def start_detached(
     returned. With `stdin` the program also gets that descriptor, under the number in its last argument, `--stdin`.
     The program is appended to `told`, so that the caller can wait until it has begun.
     """
+    _reap()
     process, before = _spawned(argv, cwd=cwd, env=env, stdout=stdout, stderr=stderr, stdin=stdin)
-    assert process.stdin
     with contextlib.ExitStack() as stack:
-        stack.enter_context(process.stdin)
+        word = Told(argv[0], process, stderr, before)
+        stack.callback(word.close)
         ticks = start_ticks(process.pid)
         process.returncode = 0  # found by identity, not waited for: Popen must not warn when it is collected
-        word = Told(argv[0], process, stderr, before)
         if ticks is None:
             raise word.ended()
         identity = proc.Identity(process.pid, ticks)
@@ -117,6 +121,14 @@ def start_detached(
             told.append(word)
             stack.pop_all()
     return identity
+
+
+def _reap() -> None:
+    for pid in list(_left):
+        with contextlib.suppress(ChildProcessError):
+            if not os.waitpid(pid, os.WNOHANG)[0]:
+                continue
+        _left.discard(pid)
 
 
 def private(path: Path) -> BinaryIO:

@@ -76,6 +76,19 @@ def test_a_program_that_receives_the_message_has_begun(tmp_path: Path, script: s
         os.waitpid(found[0].pid, 0)
 
 
+def test_those_that_have_ended_leave_no_process_once_another_is_started(tmp_path: Path) -> None:
+    found: list[proc.Identity] = []
+    for _ in range(3):
+        for each in found:
+            wait_until("it to end", lambda: not each.alive(), limit_s=60)  # noqa: B023 - called at once
+        told: list[detached.Told] = []
+        begin(tmp_path, ["sh", "-c", "read line; exit 0"], found.append, told)
+        told[0].close()
+
+    assert [os.path.exists(f"/proc/{each.pid}") for each in found[:2]] == [False, False]
+    os.waitpid(found[2].pid, 0)
+
+
 @pytest.mark.parametrize("ends", ["exit 3", "kill -9 $$", "exec true"])
 def test_a_program_that_exits_without_reading_the_message_is_the_same_error_however_late(
     tmp_path: Path, ends: str
