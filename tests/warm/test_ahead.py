@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -69,6 +70,19 @@ def test_the_agent_is_older_than_its_run(command: Cli) -> None:
     began = psutil.boot_time() + ticks / os.sysconf("SC_CLK_TCK")
     assert began < json.loads((latest / "run.json").read_text())["created"] - 0.01
     assert none_is_left_by(standing.pid)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_closed_stream_is_not_taken_for_the_connection(command: Cli, closed: str) -> None:
+    assert run(command)[0] == 0
+
+    for _ in range(2):
+        script = f'exec "$0" -m launcher local --warm 10m train.py {closed}'
+        env = command.env({records.DIRECTORY: os.environ[records.DIRECTORY]})
+        done = subprocess.run(["sh", "-c", script, sys.executable], cwd=command.directory, env=env, check=False)
+        assert done.returncode == 0
+
+    assert [each.runs for each in records.found()] == [2]
 
 
 @pytest.mark.parametrize(

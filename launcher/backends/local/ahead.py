@@ -53,23 +53,21 @@ def begin(words: Sequence[str]) -> None:
     """Start it, if a run of this command line may need it and its archive was packed by an earlier command."""
     if not _OTHERS.isdisjoint(words) or not sys.executable:
         return
-    if _WARM in words:
-        _call()
-        return
-    path = payload.kept_agent()
     with contextlib.suppress(OSError):
-        archive, cwd = _state(path), os.getcwd()
         for number in range(_STANDARD_STREAMS):
-            os.fstat(number)  # if one is closed, a pipe would take its place
-        _start(sys.executable, path, archive, cwd)
+            os.fstat(number)  # if one is closed, a pipe or a socket would take its place
+        if _WARM in words:
+            _call()
+            return
+        path = payload.kept_agent()
+        _start(sys.executable, path, _state(path), os.getcwd())
 
 
 def _call() -> None:
     from launcher.agent.warm import asking  # few runs leave a server
 
-    with contextlib.suppress(OSError):
-        if found := asking.call(sys.executable):
-            _called.append(found)
+    if found := asking.call(sys.executable):
+        _called.append(found)
 
 
 def called() -> asking.Called | None:
