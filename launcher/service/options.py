@@ -19,14 +19,15 @@ from launcher.system.dataclass import fields
 _FOR_ALL = {"module": bool, "unique": bool, "if_running": str, "roles": str}
 _OF_A_TERMINAL = tuple(item.name for item in fields(LaunchOptions) if item.name not in _FOR_ALL)
 _OF_A_TERMINAL += ("fetch", "fetch_node")
-_DURATIONS = ("time", "grace", "rdzv_timeout", "peer_timeout", "claim_wait")
 
 
 def values(given: Mapping[str, Any], backend: str | None, cluster: str | None) -> dict[str, Any]:
     """The options with the values that the command line would give. Raises `SpecError` for invalid ones."""
     types = {**config.field_types(JobOptions), **_FOR_ALL, "runs_dir": str}
-    for each in _options(backend, cluster):
+    own = _options(backend, cluster)
+    for each in own:
         types |= config.field_types(each)
+    durations = _durations((JobOptions, *own))
     types |= {"start": str, "race": int} if are_several(cluster) else {}
     for name in _OF_A_TERMINAL:
         types.pop(name, None)
@@ -34,7 +35,11 @@ def values(given: Mapping[str, Any], backend: str | None, cluster: str | None) -
         if name not in types:
             why = "; it only applies to a terminal" if name in _OF_A_TERMINAL else ""
             raise SpecError(f"unknown option {name!r}{why}", hint=names.hint(name, sorted(types)))
-    return {name: _value(name, value, types[name]) for name, value in given.items() if value is not None}
+    some = {name: value for name, value in given.items() if value is not None}
+    return {
+        name: _duration(value) if name in durations and _is_duration(value) else _value(name, value, types[name])
+        for name, value in some.items()
+    }
 
 
 def _options(backend: str | None, cluster: str | None) -> list[type]:
@@ -43,16 +48,18 @@ def _options(backend: str | None, cluster: str | None) -> list[type]:
     return [backends.load(each.backend).options for each in named(cluster, config.load())]
 
 
+def _durations(classes: Iterable[type]) -> set[str]:
+    every = [item for each in classes for item in fields(each)]
+    return {item.name for item in every if str(item.metadata.get("metavar")).startswith("DURATION")}
+
+
 def _value(name: str, value: Any, kind: type) -> Any:
     """The value, converted to its option's type."""
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    number = _is_number(value)
     if kind is tuple:
         return _several(name, value)
-    if name in _DURATIONS and (number or isinstance(value, timedelta)):
-        seconds = value.total_seconds() if isinstance(value, timedelta) else value
-        return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
     if name == "nodes" and isinstance(value, tuple) and len(value) == 2:
         return f"{value[0]}:{value[1]}"
     if kind is str and number:
@@ -62,6 +69,19 @@ def _value(name: str, value: Any, kind: type) -> Any:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise SpecError(f"{name.replace('_', '-')} wants {_WANTS[kind]}, not {value!r}")
     return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_duration(value: Any) -> bool:
+    return _is_number(value) or isinstance(value, timedelta)
+
+
+def _duration(value: float | timedelta) -> str:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
 
 
 def _several(name: str, value: Any) -> tuple[str, ...]:

@@ -228,6 +228,8 @@ def test_a_plan_is_what_is_sent_and_writes_nothing(here: Path) -> None:
         env={"A": 1},
         time=timedelta(minutes=2),
         grace=1.5,
+        warm=timedelta(minutes=10),
+        hang_after=120,
         python=None,
         name="x",
     )
@@ -236,6 +238,7 @@ def test_a_plan_is_what_is_sent_and_writes_nothing(here: Path) -> None:
     spec = plan.to_json()["plan"]["spec"]
     assert (spec["min_nodes"], spec["max_nodes"], spec["workers"], spec["env"]) == (1, 2, 2, {"A": "1"})
     assert (spec["time_limit_s"], spec["grace_s"], spec["run"]) == (120, 1.5, plan.id)
+    assert (spec["warm_s"], spec["hang_after_s"]) == (600, 120)
     assert set(plan.render()) == {"spec.json", "start.sh"}
     assert plan.hosts == (os.uname().nodename,) * 2
     assert all(os.path.exists(path) for path in plan.write(here / "by-hand"))
