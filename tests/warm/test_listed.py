@@ -21,6 +21,17 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.torch
 
 
+@pytest.mark.parametrize("command", ["ls", "cancel"])
+def test_the_setting_of_the_output_counts(tmp_path: Path, command: str) -> None:
+    distlaunch = Cli(tmp_path)
+    env: dict[str, str | None] = {records.DIRECTORY: str(tmp_path)}
+    distlaunch.write(".config/distlaunch/config.toml", 'output = "json"\n')
+
+    assert distlaunch(command, "--warm", env=env).json["command"] == command
+    refused = distlaunch(command, "--warm", "--output", "nope", env=env)
+    assert (refused.exit_code, "'nope' is not known" in refused.stderr + refused.stdout) == (2, True)
+
+
 def test_commands_and_functions_list_and_end_the_same(warm: Warm, tmp_path: Path) -> None:
     def command(*words: str) -> Result:
         return Cli(tmp_path)(*words, env={records.DIRECTORY: os.environ[records.DIRECTORY]})

@@ -39,10 +39,11 @@ def cancel(  # noqa: PLR0917 - one parameter for each option
     $ distlaunch cancel last
     $ distlaunch cancel --force train-20250101-120000-abcd
     """
+    directory = observe.directory(fmt)
     if warm or run is None:
         _end_standing(run, on, warm=warm)
         return
-    found = finding.find(observe.directory(fmt), run, on)
+    found = finding.find(directory, run, on)
     with live_line.waiting(f"waiting for {found.id} to end"):
         state = service.cancel(found, force=force, wait=wait)
     data: Cancelled = {"run": found.id, "state": state["state"], "exit_code": state["exit_code"]}

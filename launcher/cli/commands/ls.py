@@ -45,10 +45,10 @@ def ls(  # noqa: PLR0917 - one parameter for each option
     $ distlaunch ls --state running,failed --since 2h
     $ distlaunch ls --on juno
     """
+    directory = observe.directory(fmt)
     if warm:
         _standing(on)
         return
-    directory = observe.directory(fmt)
     selection = Selection.parse(state, since, name)
     if on is not None:
         if usage:
