@@ -74,7 +74,9 @@ class Login:
         if ours is not None:
             with _alone(ours):
                 if not self._open(ours):
+                    ours.unlink(missing_ok=True)
                     self._begin(ours)
+                    self._require(ours)
         return ["ssh", "-T", *_BATCH, *self._checks_keys(), *(() if ours is None else ("-S", str(ours))), self.address]
 
     def proxy_command(self) -> str:
@@ -113,9 +115,11 @@ class Login:
             return f"it is your own connection ({theirs}), and lasts as its settings say"
         with _alone(ours):
             if not self._open(ours):
+                ours.unlink(missing_ok=True)
                 argv = ["ssh", *_ALIVE, *self._checks_keys(), *_master(ours, "terminal"), self.address]
                 if code := subprocess.run(argv, check=False).returncode:
                     raise NotLoggedInError(f"ssh {self.address} ended with code {code}", hint=self._way_in())
+                self._require(ours)
         hours = _UNUSED_S["terminal"] // 3600
         return f"the connection lasts until it is unused for {hours} hours, or the network between breaks"
 
@@ -155,6 +159,11 @@ class Login:
             if code:
                 raise self.unreachable(said.read(proc.LAST_BYTES).decode(errors="replace"))
 
+    def _require(self, ours: Path) -> None:
+        """Refuse a connection of which ssh says that it has begun, and that nothing can use."""
+        if not self._open(ours):
+            raise self.unreachable(f"ssh does not share its connection in {ours}")
+
     def _open(self, socket: Path | None) -> bool:
         return (socket is None or socket.exists()) and not self._control(socket, "check")
 
@@ -190,10 +199,14 @@ def _settings(address: str) -> Mapping[str, str]:
 
 
 def _socket(address: str) -> Path:
-    """Where the socket of our connection is: the same for all names of one account on one host."""
+    """Where the socket of our connection is: the same for all names of one account on one host.
+
+    Hosts that share a home directory have one each, as a socket reaches only processes of its own host.
+    """
     settings = _settings(address)
     who = "{user}@{hostname}:{port}".format_map({"user": "", "hostname": address, "port": "", **settings})
-    name = hashlib.sha256(f"{who} {settings.get('proxyjump', '')}".encode()).hexdigest()[:16]
+    about = f"{who} {settings.get('proxyjump', '')} {os.uname().nodename}"
+    name = hashlib.sha256(about.encode()).hexdigest()[:16]
     directory = Path.home() / ".distlaunch" / "login"
     if len(str(directory / name)) > _LONGEST_SOCKET:
         directory = Path(tempfile.gettempdir(), f"distlaunch-login-{os.getuid()}")
@@ -204,7 +217,10 @@ def _socket(address: str) -> Path:
 
 @contextmanager
 def _alone(socket: Path) -> Iterator[None]:
-    """While one process looks for the connection and opens it, others wait, and no longer than ssh itself would."""
+    """While one process looks for the connection and opens it, others wait, and no longer than ssh itself would.
+
+    A socket that nothing answers may then be removed: ssh shares no connection where a killed one has left its socket.
+    """
     limit = time.monotonic() + _OPENS_S
     with open(f"{socket}.lock", "ab") as lock:
         while True:

@@ -7,7 +7,6 @@ its own socket, and closes it at its end.
 from __future__ import annotations
 
 import atexit
-import hashlib
 import itertools
 import os
 import socket
@@ -99,8 +98,8 @@ class Forward:
     def _open(self) -> None:
         self.login.words()
         self._leave()
-        here = self.login.socket(f"{_host()}.{os.getpid()}.{next(_numbers)}")
-        for left in here.parent.glob(f"{here.name.partition('.')[0]}.{_host()}.*{_TARGET}"):
+        here = self.login.socket(f"{os.getpid()}.{next(_numbers)}")
+        for left in here.parent.glob(f"{here.name.partition('.')[0]}.*{_TARGET}"):
             if not _lives(left):  # its process was killed
                 self._cancel(left.with_suffix(""), left.read_text(encoding="utf-8"))
         storage.write_whole(_target(here), self.there.encode(), mode=0o600)
@@ -133,14 +132,9 @@ def _target(here: Path) -> Path:
 def _lives(left: Path) -> bool:
     """Whether the process of that socket, which is one of this host, still runs."""
     try:
-        os.kill(int(left.name.split(".")[2]), 0)
+        os.kill(int(left.name.split(".")[1]), 0)
     except (ProcessLookupError, ValueError, IndexError):
         return False
     except OSError:
         pass
     return True
-
-
-def _host() -> str:
-    """Distinguishes hosts that share a home directory."""
-    return hashlib.sha256(os.uname().nodename.encode()).hexdigest()[:4]

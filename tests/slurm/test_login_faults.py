@@ -137,7 +137,7 @@ def test_a_follower_continues_when_its_connection_is_killed_or_carries_nothing(l
     laptop.cli.write("waits.py", WAITS)
     follower = laptop.follow("--gres", "none", "waits.py", "250", "0.3")
     follower.wait_line("line 2")
-    laptop.signal(signal.SIGKILL, "[mux]")
+    laptop.signal(signal.SIGKILL, "ControlMaster")
     killed = laptop("ls", "--on", "juno")
     follower.wait_line("line 20")
     laptop.node.freeze()
@@ -148,6 +148,18 @@ def test_a_follower_continues_when_its_connection_is_killed_or_carries_nothing(l
     assert frozen.exit_code == 3
     assert "juno does not answer within 15 s" in frozen.stderr or "is not reached" in frozen.stderr
     complete(follower, 250)
+
+
+def test_a_connection_whose_process_was_killed_is_opened_again_and_shared(laptop: Laptop) -> None:
+    first = laptop("ls", "--on", "juno")
+    laptop.signal(signal.SIGKILL, "ControlMaster")
+    again = laptop("ls", "--on", "juno")
+    laptop.node.refuse_keys()
+    shared = laptop("ls", "--on", "juno")
+    listed = laptop("login", "--output", "json").json["result"]["logins"]
+
+    assert [done.exit_code for done in (first, again, shared)] == [0, 0, 0], shared.stderr
+    assert [row["open"] for row in listed] == [True]
 
 
 def test_more_followers_than_sessions_of_one_connection_all_come_to_their_end(laptop: Laptop) -> None:
