@@ -6,13 +6,14 @@ import os
 import select
 import signal
 import termios
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.console.terminal_modes import Modes
+from launcher.console.terminal_signals import Signals
 
 if TYPE_CHECKING:
-    from types import FrameType
+    from collections.abc import Callable
 
 _WANTED = {"isig": True, "opost": True, "ixon": True}
 _KEYS_BYTES = 64
@@ -26,18 +27,17 @@ def available() -> bool:
 class Keys:
     """Keys as they are typed, without echo, while open and in the foreground. Ctrl-C and Ctrl-Z stay signals."""
 
-    def __init__(self) -> None:
+    def __init__(self, leave: Callable[[], object] = output.clear_live, *also: signal.Signals) -> None:
+        """`leave` takes off what we show before a key for SIGTSTP or SIGQUIT, or one of `also`, stops or ends us."""
         self._modes = Modes(interactive=False)
-        self._before: Any = None
+        self._leave = leave
+        self._signals = Signals(self._left, signal.SIGTSTP, signal.SIGQUIT, *also)
         self.ours = False
         """Whether the keys that are typed now come to us."""
 
     def open(self) -> bool:
         """Begin to read keys, until `close`. Returns whether those that are typed now come to us."""
-        before = signal.getsignal(signal.SIGTSTP)
-        if before != signal.SIG_IGN:
-            self._before = before
-            signal.signal(signal.SIGTSTP, self._stop)
+        self._signals.open()
         self.read()
         return self.ours
 
@@ -56,17 +56,9 @@ class Keys:
         """Leave the terminal as it was found."""
         self.ours = False
         self._modes.restore()
-        if self._before is not None:
-            signal.signal(signal.SIGTSTP, self._before)
-            self._before = None
+        self._signals.close()
 
-    def _stop(self, signum: int, frame: FrameType | None) -> None:
-        """Stop with the terminal as it was found; it is taken again by the next `read`."""
+    def _left(self) -> None:
+        """Leave the terminal as it was found; it is taken again by the next `read`."""
         self._modes.restore()
-        output.clear_live()
-        if callable(self._before):
-            self._before(signum, frame)
-        else:
-            signal.signal(signum, signal.SIG_DFL)
-            os.kill(os.getpid(), signum)
-        signal.signal(signum, self._stop)
+        self._leave()

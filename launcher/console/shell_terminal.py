@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from launcher import output
 from launcher.console.terminal_loan import Loan
 from launcher.console.terminal_modes import Modes
+from launcher.console.terminal_signals import Signals
 from launcher.errors import CommandError
 
 if TYPE_CHECKING:
@@ -32,10 +33,11 @@ def run(connect: Callable[[], Bridge], about: str) -> None:
 
     before = signal.signal(signal.SIGWINCH, resized)
     try:
-        loan = Loan(connect, modes, wakeup[0], output.write, keyboard=True, suspends=False)
-        loan.begin.set()
-        while not loan.ended.wait(_LOOK_S):
-            pass
+        with Signals(lambda: modes.restore(for_good=True), signal.SIGTERM, signal.SIGQUIT):
+            loan = Loan(connect, modes, wakeup[0], output.write, keyboard=True, suspends=False)
+            loan.begin.set()
+            while not loan.ended.wait(_LOOK_S):
+                pass
     finally:
         modes.restore(for_good=True)
         signal.signal(signal.SIGWINCH, before)

@@ -34,7 +34,7 @@ class Screen:
     """Our terminal, while it is open."""
 
     def __init__(self) -> None:
-        self._keys = Keys()
+        self._keys = Keys(self._leave, signal.SIGTERM)
         self._shown: list[str] = []
         self._size = (0, 0)
         self._before: Any = None
@@ -47,9 +47,12 @@ class Screen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._write(_LEAVE)
+        self._leave()
         signal.signal(signal.SIGCONT, self._before)
         self._keys.close()
+
+    def _leave(self) -> None:
+        self._write(_LEAVE)
 
     def _continued(self, _number: int, _frame: FrameType | None) -> None:
         """Draw all of it again: after Ctrl-Z, the shell has written to the terminal."""
@@ -87,5 +90,5 @@ class Screen:
 
     def keys(self, timeout_s: float) -> str:
         """The keys typed within that time; returns early with some."""
-        ready, _, _ = select.select([0], [], [], timeout_s)
-        return self._keys.read() if ready else ""
+        select.select([0], [], [], timeout_s)
+        return self._keys.read()
