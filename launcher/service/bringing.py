@@ -68,15 +68,14 @@ def told(run: Run) -> str:
 
 
 def nodes_of(run: Run, ranks: Collection[int], workers: int | None) -> set[int]:
-    """The nodes with these ranks, in each role; `workers`: how many a node has, if the plan does not tell."""
+    """The nodes with these ranks, which count on over all roles; `workers`: how many a node has, if no plan tells."""
     found: set[int] = set()
-    firsts: dict[str, int] = {}
+    first = 0
     for row in run.plan.get("nodes") or () if ranks else ():
-        count = row.get("workers") or workers or 0
-        first = firsts.setdefault(row.get("role") or "", 0)
-        if any(first <= rank < first + count for rank in ranks):
+        after = first + (row.get("workers") or workers or 0)
+        if any(first <= rank < after for rank in ranks):
             found.add(int(row.get("node_rank", 0)))
-        firsts[row.get("role") or ""] = first + count
+        first = after
     return found
 
 
