@@ -87,8 +87,14 @@ def _followed(name: str, real: str, skipped: list[str]) -> Iterator[File]:
             path = os.path.join(above, each)
             if os.path.islink(path):
                 skipped.append(f"{below}/{each}")
-            else:
-                yield from _file(f"{below}/{each}", path, os.stat(path))
+                continue
+            try:
+                about = os.stat(path)
+            except FileNotFoundError:  # as one that was removed a moment ago
+                continue
+            except OSError as error:
+                raise unreadable(f"{below}/{each}", error) from error
+            yield from _file(f"{below}/{each}", path, about)
 
 
 def _file(name: str, path: str, about: os.stat_result) -> Iterator[File]:
