@@ -97,7 +97,9 @@ def _submodule(directory: Path, path: bytes, below: bytes, warnings: list[str]) 
         if _work_tree(inner, warnings) == inner:
             yield from _tracked(inner, inner, below + path + b"/", warnings)
         else:
-            yield from (below + path + b"/" + each for each in _walked(os.fsencode(inner), (), ignore.Ignored(inner)))
+            rules = ignore.Ignored(inner)
+            yield from (below + path + b"/" + each for each in _walked(os.fsencode(inner), (), rules))
+            warnings += (f"in {os.fsdecode(below + path)}: {each}" for each in rules.warnings())
     else:
         name = os.fsdecode(below + path)
         warnings.append(f"the submodule {name} is not checked out here: none of its files are sent")
