@@ -11,17 +11,15 @@ import hashlib
 import io
 import os
 import tarfile
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from launcher.errors import StorageError
-from launcher.login import remote
+from launcher.login import remembered, remote
 from launcher.payload.snapshot_file import Reader
-from launcher.system import storage, trust
 from launcher.system.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from launcher.login.connection import Login
     from launcher.payload.snapshot import Snapshot
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 
 _LOOK_S = 60.0
 _CLEAN_S = 300.0
-_MOST_PACKS = 24
 _UNWRITABLE = 20
 _BLOCK_BYTES = 1 << 20
 
@@ -156,15 +153,21 @@ class Store:
         Raises `StorageError` if the directory cannot be written to, and what `remote.run` raises.
         """
         wanted = {file.sha256: file for file in files.files if file.link is None} if files else {}
-        asked = _assumed(self._key())
+        asked = remembered.assumed(self._key())
         while True:
-            packs = _covering(_known(asked), wanted)
+            known = remembered.packs(asked)
+            packs = remembered.covering(known, wanted)
             store, absent, on = self._look(run, [project or "-", agent, *packs])
-            if store == asked or not _known(store):
+            if store == asked:
+                left = remembered.covering(remembered.without(store, known, absent), wanted)
+                if left.keys() <= packs.keys():
+                    packs = left
+                    break
+            elif not remembered.packs(store):
+                packs = {}
                 break
             asked = store
-        _assume(self._key(), store)
-        packs = {name: found for name, found in packs.items() if name not in absent} if store == asked else {}
+        remembered.assume(self._key(), store)
         there = {sha for found in packs.values() for sha in found}
         need = tuple(file for sha, file in sorted(wanted.items()) if sha not in there)
         name = pack_of(need)
@@ -173,8 +176,8 @@ class Store:
     def sent(self, missing: Missing) -> None:
         """Remember a pack that was sent."""
         if missing.new:
-            known = {**_known(missing.store), missing.new: [file.sha256 for file in missing.files]}
-            _write(missing.store, known)
+            known = {**remembered.packs(missing.store), missing.new: [file.sha256 for file in missing.files]}
+            remembered.write(missing.store, known)
 
     def clean(self) -> list[str]:
         """Remove what no run uses. Returns the directories of projects that stay, as runs have written there."""
@@ -247,41 +250,3 @@ def listing(snapshot: Snapshot, packs: tuple[str, ...], directory: str, project:
 def uses(packs: Sequence[str], project: str) -> bytes:
     """The content of `USES`."""
     return "".join(f"{name}\n" for name in (*packs, project) if name).encode("ascii")
-
-
-def _covering(known: Mapping[str, list[str]], wanted: Mapping[str, File]) -> dict[str, list[str]]:
-    """The packs that have wanted files, those with the most first; of too many, the others' files are sent again."""
-    useful = {name: count for name, found in known.items() if (count := sum(sha in wanted for sha in found))}
-    first = sorted(useful, key=lambda name: -useful[name])
-    return {name: known[name] for name in (first if len(first) <= _MOST_PACKS else first[: _MOST_PACKS // 2])}
-
-
-# -- what is remembered here ------------------------------------------------------------------------------------------
-
-
-def _directory() -> Path:
-    directory = Path.home() / ".distlaunch" / "stores"
-    trust.make("directory", directory)
-    return directory
-
-
-def _known(store: str) -> dict[str, list[str]]:
-    found = (storage.read_json(_directory() / f"{store}.json") or {}) if store.isalnum() else {}
-    packs = found.get("packs")
-    return packs if isinstance(packs, dict) else {}
-
-
-def _write(store: str, packs: Mapping[str, list[str]]) -> None:
-    storage.write_whole(_directory() / f"{store}.json", storage.encode_json({"packs": packs}), mode=0o600)
-
-
-def _assumed(key: str) -> str:
-    found = storage.read_json(_directory() / "places.json") or {}
-    return str(found.get(key, ""))
-
-
-def _assume(key: str, store: str) -> None:
-    path = _directory() / "places.json"
-    found = storage.read_json(path) or {}
-    if found.get(key) != store:
-        storage.write_whole(path, storage.encode_json({**found, key: store}), mode=0o600)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import subprocess
 import threading
-from typing import IO, TYPE_CHECKING
+from types import SimpleNamespace
+from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 
 from launcher.errors import SpecError
+from launcher.login.connection import Login
 from launcher.login.feeder import Feeder
-from launcher.login.store import pack_bytes, write_pack
+from launcher.login.remote import Answer
+from launcher.login.store import Store, pack_bytes, write_pack
 from launcher.payload import snapshot
+from launcher.payload.snapshot_file import File
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,3 +83,49 @@ def test_one_that_is_given_up_while_nothing_is_read_leaves_no_thread() -> None:
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """One whose login node is this host."""
+
+    def run(_login: Login, body: str, *args: str, timeout_s: float) -> Answer:
+        done = subprocess.run(("sh", "-c", body, "sh", *args), capture_output=True, timeout=timeout_s, check=False)
+        return Answer(done.returncode, done.stdout, done.stderr.decode())
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("launcher.login.remote.run", run)
+    return Store(Login("here"), str(tmp_path / "scratch"))
+
+
+def sent(store: Store, contents: list[str]) -> int:
+    """Send files with these contents, as far as they are not there. Returns how many were sent."""
+    files = [File(path=text, size=0, sha256=hashlib.sha256(text.encode()).hexdigest()) for text in contents]
+    taken: Any = SimpleNamespace(files=files)
+    missing = store.missing(taken, "agent.pyz", "run", "")
+    if missing.new:
+        with open(f"{store.directory}/packs/{missing.new}", "wb") as pack:
+            pack.write(b"x")
+        store.sent(missing)
+    return len(missing.files)
+
+
+def test_packs_that_are_gone_do_not_take_the_place_of_those_that_exist(store: Store, tmp_path: Path) -> None:
+    contents = [str(number) for number in range(60)]
+    for first in range(0, 60, 2):
+        assert sent(store, contents[first : first + 2]) == 2
+    for pack in (tmp_path / "scratch/packs").iterdir():
+        pack.unlink()
+
+    assert [sent(store, contents), sent(store, contents)] == [60, 0]
+    for number in range(3):
+        contents[number] += " edited"
+        assert [sent(store, contents), sent(store, contents)] == [1, 0]
+
+
+def test_of_packs_alike_the_latest_count_and_the_others_are_sent_again_once(store: Store) -> None:
+    contents = [str(number) for number in range(30)]
+    for one in contents:
+        assert sent(store, [one]) == 1
+
+    assert [sent(store, contents), sent(store, contents)] == [18, 0]
