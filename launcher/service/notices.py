@@ -18,6 +18,8 @@ from launcher.settings.notify import Receivers
 from launcher.system import input_file, storage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from launcher.agent.protocol import Event
     from launcher.backends._base import AnyBackend
     from launcher.runs.outcome import Outcome
@@ -68,6 +70,8 @@ class Teller:
 
         self._hangs = 0
         self._thread: threading.Thread | None = None
+        self._taking, self._left = threading.Lock(), False
+        """`_left`: nothing more is taken on. Decided together, as what is taken on must be sent."""
 
     def event(self, node: int, record: Event) -> None:
         """Take an event of a node into account."""
@@ -98,31 +102,35 @@ class Teller:
 
     def _take_on(self) -> None:
         """Take on what is offered, at once: node 0 waits for that."""
-        while (made := self._asked.get()) is not None:
+        while (made := self._asked.get()) is not None and not self._left:
             if self._held is not None and made.attempt > self._held.attempt:
                 self._tell_end(None)
-            if not self._takes(made):
-                continue
-            if made.what == END:
-                self._held = made
-            else:
-                self._send(made)
+            self._ask_for(made)
 
-    def _takes(self, made: Notice) -> bool:
-        """Whether it is ours to tell. If its node cannot be asked, it tells that itself."""
+    def _ask_for(self, made: Notice) -> None:
+        """Take it on, unless somebody has. If its node cannot be asked, it tells that itself."""
         try:
             if made.number >= 1000:
-                return notice.take(str(self._run.path), made.id)
+                self._take(made, lambda: notice.take(str(self._run.path), made.id))
+                return
             outputs = self._backend.open_outputs(self._run.known, 0)
             try:
-                return outputs.take(made.id)
+                self._take(made, lambda: outputs.take(made.id))
             finally:
                 outputs.close()
         except (LaunchError, OSError) as error:
             output.detail(f"{made.what} is left to node 0 to tell: {error}")
         except NotImplementedError:
             pass
-        return False
+
+    def _take(self, made: Notice, is_ours: Callable[[], bool]) -> None:
+        with self._taking:
+            if self._left or not is_ours():
+                return
+            if made.what == END:
+                self._held = made
+            else:
+                self._send(made)
 
     def _send(self, made: Notice) -> None:
         for line in self._lines:
@@ -137,9 +145,17 @@ class Teller:
             self._send(held._replace(about=about))
 
     def _stop(self) -> None:
+        """Take on nothing more: what is still asked for is left to its node."""
         self._asked.put(None)
-        if self._thread is not None:
-            self._thread.join(_TAKE_S)
+        if self._thread is None:
+            return
+        self._thread.join(_TAKE_S)
+        settled = self._taking.acquire(timeout=_TAKE_S)
+        self._left = True
+        if settled:
+            self._taking.release()
+        else:
+            output.warn(f"a notice may be lost: node 0 of {self._run.id} does not answer")
 
     def ended(self, outcome: Outcome) -> None:
         """Tell the end of the run, unless node 0 does; print what could not be told."""

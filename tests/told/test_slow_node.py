@@ -1,0 +1,76 @@
+"""A node 0 that answers only after the launcher has stopped to wait for it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from launcher.agent.notice import END
+from launcher.agent.protocol import Event
+from launcher.runs.outcome import Outcome
+from launcher.service import notices
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+class Node:
+    """A backend whose node 0 opens its outputs, or takes a notice on, once it may."""
+
+    def __init__(self, slow: str) -> None:
+        self._slow = slow
+        self.asked, self.answers, self.closed = (threading.Event() for _ in range(3))
+        self.taken: list[str] = []
+
+    def open_outputs(self, *_: object) -> Any:
+        self._wait("open")
+        return self
+
+    def take(self, name: str) -> bool:
+        self._wait("take")
+        self.taken.append(name)
+        return True
+
+    def close(self) -> None:
+        self.closed.set()
+
+    def _wait(self, what: str) -> None:
+        if what == self._slow:
+            self.asked.set()
+            assert self.answers.wait(60)
+
+
+def ended(slow: str, path: Path) -> Node:
+    """A run has ended, and node 0 answers only then."""
+    node, run = Node(slow), SimpleNamespace(id="run", path=path, known={})
+    receivers = SimpleNamespace(webhooks=(), others=(), secret="")
+    teller = notices.Teller(run, node, receivers)  # type: ignore[arg-type]
+    data = json.dumps({"about": {}, "number": 0})
+    teller.event(0, Event("notice", {"what": END, "run": "run", "attempt": 0, "data": data}))
+    assert node.asked.wait(60)
+    teller.ended(Outcome(state="success", cause=None, nodes=(), restarts=0, duration_s=1.0))
+    node.answers.set()
+    assert node.closed.wait(60)
+    return node
+
+
+def test_the_end_is_left_to_a_node_that_answers_too_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(notices, "_TAKE_S", 0.01)
+
+    assert ended("open", tmp_path).taken == []
+    assert "may be lost" not in capfd.readouterr().err
+
+
+def test_that_a_notice_may_be_lost_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(notices, "_TAKE_S", 0.01)
+    ended("take", tmp_path)
+
+    assert "a notice may be lost: node 0 of run does not answer" in capfd.readouterr().err
