@@ -169,7 +169,18 @@ def _talk(
                     raise CommandError(f"{login.name} has printed more than {_ANSWER_BYTES >> 20} MB")
                 if not data:
                     break
-            process.wait(max(0.1, limit - time.monotonic()))
+            whole = _exits(process, limit) or ENDED in out
             feeder.check()
+            if not whole:
+                raise _late(login, limit_s, begun=bool(begun))
         said.seek(0)
         return process.returncode, bytes(out), said.read(proc.LAST_BYTES).decode(errors="replace")
+
+
+def _exits(process: subprocess.Popen[bytes], limit: float) -> bool:
+    """Wait for its end, up to the limit on the monotonic clock; returns whether it has come."""
+    try:
+        process.wait(max(0.1, limit - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return False
+    return True
