@@ -80,7 +80,7 @@ def test_commands_for_a_login_node_find_it_by_the_documented_settings(distlaunch
     distlaunch.write("system.toml", settings[0])
     distlaunch.write("hall.ini", "n1\nn2\n")
     (address,) = re.findall('^login = "(.*?)"', settings[0], re.MULTILINE)
-    ssh = distlaunch.write("bin/ssh", '#!/bin/sh\necho "$*" >>asked\n[ "$1" != -O ]\n')
+    ssh = distlaunch.write("bin/ssh", SSH)
     ssh.chmod(0o755)
 
     done = distlaunch(*words[:1], *(["--dry-run"] if words[0] == "run" else []), *words[1:], env={"PATH": path(ssh)})
@@ -88,13 +88,24 @@ def test_commands_for_a_login_node_find_it_by_the_documented_settings(distlaunch
     assert done.exit_code == 0, done.stderr
     if words[0] == "login":
         assert done.stdout == f"logged in to {name}\n"
-        assert address in (distlaunch.directory / "asked").read_text().splitlines()[-1]
+        assert f" {address}\n" in (distlaunch.directory / "asked").read_text()
     elif name == "juno":
         assert "#SBATCH --chdir=/scratch/me/distlaunch\n" in done.stdout
         assert not (distlaunch.directory / "asked").exists(), "a dry run asks no one"
     else:
         assert f"{address} -W '[%h]:%p'\"" in done.stdout
         assert (distlaunch.directory / "asked").read_text() == f"-G {address}\n", "only ssh's settings are read"
+
+
+SSH = """#!/bin/sh
+echo "$*" >>asked
+[ "$1" != -O ] || exec [ -e connected ]
+while [ $# -gt 0 ]; do
+  [ "$1" != -S ] || { : >"$2"; : >connected; }
+  shift
+done
+"""
+"""Shares its connection once it has one: it answers `-O check` then, and its socket exists."""
 
 
 def path(program: Path) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from launcher.agent.failures import may_come_back
@@ -30,17 +30,13 @@ _FOLLOWERS = "followers"
 def following(run: Run, doing: str) -> Iterator[None]:
     """Be known, within the block, as a process that starts the run again if it `may_follow` its end."""
     directory = run.path / _FOLLOWERS / f"{os.uname().nodename}-{os.getpid()}-{os.urandom(4).hex()}"
-    try:
-        with storage.storage_errors(directory):
-            directory.mkdir(mode=0o700, parents=True)
-    except StorageError:  # a full disk: the others may take the run for ended, a moment before it starts again
+    with ExitStack() as held:
+        held.callback(shutil.rmtree, directory, ignore_errors=True)
+        with suppress(StorageError):  # a full disk: others may take the run for ended, a moment before it starts again
+            with storage.storage_errors(directory):
+                directory.mkdir(mode=0o700, parents=True)
+            held.enter_context(lock.hold(directory, doing))
         yield
-        return
-    try:
-        with lock.hold(directory, doing):
-            yield
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def may_follow(outcome: Outcome) -> bool:
@@ -73,9 +69,11 @@ def latest(run: Run) -> int:
 
 
 def moving(run: Run) -> str:
-    """Who moves the run, which has ended where it was; empty if no one does."""
-    owner = _other(moves.owner(run))
-    return "" if owner is None else f"being moved by {owner}"
+    """Who moves the run, which may still have to end where it is; empty if no one does."""
+    with suppress(StorageError):  # `rm` has just removed it
+        if (owner := _other(moves.owner(run))) is not None:
+            return f"being moved by {owner}"
+    return ""
 
 
 def _followers(run: Run) -> Iterator[lock.Owner]:

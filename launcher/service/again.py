@@ -39,7 +39,8 @@ def start(run: Run, backend: AnyBackend, attempt: int, *, doing: str, ended: Run
             raise RequestError(f"{run.id} was started again meanwhile", hint=f"distlaunch status {run.id}")
         if ended and run.cancel_requested is not None:
             raise RequestError(f"{run.id} is cancelled")
-        now = replace(now, ended=now.result or cast("dict[str, Any] | None", ended))
+        recorded = now.result
+        now = replace(now, ended=recorded or cast("dict[str, Any] | None", ended))
         known = {**known, "restarts": known.get("restarts", 0) + (ended is not None)}
         begun: Handle | None = None
 
@@ -60,7 +61,7 @@ def start(run: Run, backend: AnyBackend, attempt: int, *, doing: str, ended: Run
                 )
                 note(begun or run.known, left)
             elif begun is not None:
-                restarts.give_back(now)
+                restarts.give_back(replace(now, ended=recorded))  # a follower records the end, unless another tries
             raise
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from launcher import output
@@ -32,9 +33,11 @@ def cancel(found: Run, *, force: bool = False, wait: bool = True) -> RunState:
     Raises `CommandError` if the run does not end in time.
     """
     if restarts.moving(observe.whole(found)):
-        moves.cancel(found)
-        with lock.hold(found.root / found.id / races.TRIES, "cancel", wait_s=_LOCK_S):
-            found = directories.again(found)
+        with suppress(StorageError):  # a full disk is a reason to cancel
+            moves.cancel(found)
+        if found.result is not None:  # else it still runs, and is ended here, too
+            with lock.hold(found.root / found.id / races.TRIES, "cancel", wait_s=_LOCK_S):
+                found = directories.again(found)
     state = status.current(found)
     if state is not None and state.get("exit_code") is not None:
         there = moves.pending(found)

@@ -46,13 +46,15 @@ def follow(
     restarts = _Restarts(run, backend, leaving) if run.handle and backend.restarts_left(run.handle) else None
     with restarting.following(run, backend.name) if restarts else nullcontext():
         outcome = Follower(run, backend, view, leaving).follow(offsets, known, restarts)
-        while restarts and (started := _next(restarts, outcome)) is not None:
+        while restarts:
             # This terminal has shown the streams up to here; `logs` shows everything.
             offsets = resume.sizes(run)
+            if (started := _next(restarts, outcome)) is None:
+                break
             run = restarts.run = started
             restarted(run)
             outcome = Follower(run, backend, view, leaving).follow(offsets, restarts=restarts)
-        if restarts and outcome.final:
+        if restarts and outcome.final and not restarting.expected(run, outcome):
             record(run, outcome)
     if outcome.exit_code is None:
         from launcher.service import observe  # few runs need it
@@ -77,7 +79,8 @@ class _Restarts:
 
     def __init__(self, run: Run, backend: AnyBackend, leaving: Leaving) -> None:
         self.run, self.backend, self.leaving = run, backend, leaving
-        self._looked = 0.0
+        self._looked, self.begun = 0.0, False
+        """`begun`: another process has begun to start it again."""
 
     def due(self, outcome: Outcome) -> bool:
         """See `follow.Restarts`."""
@@ -88,28 +91,30 @@ class _Restarts:
     @property
     def elsewhere(self) -> bool:
         """See `follow.Restarts`."""
-        if time.monotonic() - self._looked < _LOOK_S:
-            return False
-        self._looked = time.monotonic()
-        return restarting.latest(self.run) > self.run.attempt
+        if time.monotonic() - self._looked > _LOOK_S:
+            self._looked = time.monotonic()
+            self.begun = self.begun or restarting.latest(self.run) > self.run.attempt
+        return self.begun
 
 
 def _next(restarts: _Restarts, outcome: Outcome) -> Run | None:
-    """The run's next attempt, which this process starts, or another; None without one."""
+    """The run as it continues: its next attempt, which this process starts, or another; None if it has ended.
+
+    If another process could not start it again, that is the attempt which has ended.
+    """
     run, leaving = restarts.run, restarts.leaving
-    if restarting.latest(run) == run.attempt:
+    if not restarts.begun and restarting.latest(run) == run.attempt:
         if not restarts.due(outcome):
             if restarting.may_follow(outcome) and not restarts.backend.restarts_left(run.known):
                 output.warn("not started again: no restart is left (--max-restarts)")
             return None
         output.warn(str((outcome.cause or {}).get("message")) + "; starting again without it")
-        started = _again(run, restarts.backend, outcome, leaving)
-    else:
-        from launcher.service import attaching  # few runs need it
+        return _again(run, restarts.backend, outcome, leaving)
+    from launcher.service import attaching  # few runs need it
 
-        with leaving.interrupts.at_once():
-            started = attaching.submitted(directories.again(run))
-    return started if started is not None and started.attempt > run.attempt else None
+    restarts.begun = False
+    with leaving.interrupts.at_once():
+        return attaching.submitted(directories.again(run))
 
 
 def _again(run: Run, backend: AnyBackend, ended: Outcome, leaving: Leaving) -> Run | None:

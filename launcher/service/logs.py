@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,11 @@ from launcher.runs import directories, moves, restarts, status, unread
 from launcher.runs.liveness import Liveness, NodeState
 from launcher.runs.reader import StreamReader
 from launcher.runs.sources import JOB_OUTPUT, Source
-from launcher.service import bringing, observe, resume
+from launcher.service import bringing, observe
 from launcher.system import input_file, storage
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Mapping
+    from collections.abc import Generator, Iterable, Iterator
     from pathlib import Path
 
     from launcher.backends._base import AnyBackend
@@ -90,11 +91,11 @@ def blocks(
             yield from ((number, block) for block in _latest_blocks(path.parent / "latest", number))
         return
     del paths  # of many nodes, while they are followed
-    offsets: dict[int, int] = {}
+    offsets: Counter[int] = Counter()
     while (ended := (yield from _live_blocks(run, observe.backend_of(run), offsets, follow=follow))) is not None:
         if not follow or (started := _started_again(run, ended)) is None:
             return
-        run, offsets = started, resume.sizes(run)
+        run = started
 
 
 def _started_again(run: Run, ended: Outcome) -> Run | None:
@@ -154,14 +155,14 @@ class _Nodes:
 
 
 def _live_blocks(
-    run: Run, backend: AnyBackend, offsets: Mapping[int, int], *, follow: bool
+    run: Run, backend: AnyBackend, offsets: Counter[int], *, follow: bool
 ) -> Generator[tuple[Source | None, bytes], None, Outcome | None]:
     """Blocks from the backend's stream: until the run ends if `follow`, else what arrives in a few seconds.
 
-    `offsets`: by node, how many bytes came before. Returns how the run has ended, if it has.
+    `offsets`: by node, how many bytes came before; it counts on. Returns how the run has ended, if it has.
     """
     handle = run.known
-    stream = backend.open_stream(handle, offsets)
+    stream = backend.open_stream(handle, dict(offsets))
     report = status.report_of(run)
     readers = [StreamReader(frozenset(), node) for node in range(len(run.hosts))]
     unknown = Liveness(nodes=tuple[NodeState, ...]("unknown" for _ in run.hosts))
@@ -174,6 +175,7 @@ def _live_blocks(
             for chunk in chunks:
                 yield chunk.node, chunk.data
                 if isinstance(chunk.node, int):
+                    offsets[chunk.node] += len(chunk.data)
                     for record in readers[chunk.node].feed(chunk.data):
                         report.add(chunk.node, record)
             if not follow and (not chunks or time.monotonic() > limit):

@@ -109,11 +109,16 @@ def _moved(run: Run, planned: Launch, files: Carried) -> Run:
         for directory in [own] if run.path == own else [own, run.path]:  # `requeue` takes that of the try
             held.enter_context(lock.hold(directory, "move", submits=True, wait_s=_LOCK_S))
         run = directories.read(run.root, run.id)
-        if moves.cancelled(run):
-            raise CommandError(f"{run.id} was cancelled while it was moved")
+        _check_wanted(run)
         if observe.state_of(run)["exit_code"] is None:
             raise RequestError(f"{run.id} was started again meanwhile", hint=f"distlaunch status {run.id}")
         return _Move(run, planned).start(files)
+
+
+def _check_wanted(run: Run) -> None:
+    """Raise `CommandError` if another command has cancelled the run since it began to be moved."""
+    if moves.cancelled(run):
+        raise CommandError(f"{run.id} was cancelled while it was moved")
 
 
 def _check(run: Run) -> None:
@@ -167,6 +172,7 @@ class _Move:
             if files:
                 with live_line.waiting(f"bringing files to {self._try.cluster}"):
                     carrying.bring(self._try.run, self._try.backend, files)
+                _check_wanted(self._run)
         except BaseException:
             self._give_up()
             raise
@@ -181,8 +187,7 @@ class _Move:
             try:
                 news = self._said.get(timeout=_LOOK_S)
             except queue.Empty:
-                if moves.cancelled(self._run):
-                    raise CommandError(f"{self._run.id} was cancelled while it was moved") from None
+                _check_wanted(self._run)
                 continue
             if news.what == "wants":
                 return

@@ -83,8 +83,6 @@ def static(asked: Request, say: Callable[[str], None]) -> Rendezvous:
     """Listen on node 0's port once it is free, as another run may still have it."""
     limit_s = asked.job.rdzv_timeout_s
     limit, say = time.monotonic() + limit_s, _once(say)
-    if not is_here(asked.host):
-        say(f"this node is node 0, and {asked.host} another host: --node-rank is missing, or --rdzv-backend c10d?")
     while (fd := _bound(asked)) is None:
         if time.monotonic() > limit:
             hint = "is another run there? --master-port, or the endpoint's port, names another one"

@@ -13,7 +13,7 @@ import pytest
 
 from launcher.agent.protocol import encode_event
 from launcher.backends.ansible import backend as ansible
-from launcher.backends.ansible import lost
+from launcher.backends.ansible import lost, silence
 from launcher.backends.ansible import stream as streams
 from launcher.backends.ansible.backend import AnsibleBackend
 from launcher.backends.ansible.options import AnsibleOptions
@@ -179,7 +179,9 @@ def test_a_host_is_lost_once_another_has_ended_or_waits_without_it_and_it_was_si
     assert killed.causes == {0: {"class": "node", "message": "host n1: the agent was killed"}}
 
 
-def test_a_host_that_answers_no_call_of_a_process_is_silent_since_the_first(tmp_path: Path) -> None:
+def test_a_host_that_answers_no_call_of_a_process_is_silent_since_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As a command that waits asks again and again, and each call ends long before a host counts as lost."""
     gate = tmp_path / "gate"
     nodes = [node(tmp_path, 0, f"[ -e {gate} ] || exit 1; {ANSWERS}"), node(tmp_path, 1, "exit 1")]
@@ -195,6 +197,8 @@ def test_a_host_that_answers_no_call_of_a_process_is_silent_since_the_first(tmp_
     again = silent_since()
     assert again[0] > first[0], "it has answered meanwhile"
     assert again[1] == first[1]
+    monkeypatch.setattr(silence, "_APART_S", 0.0)
+    assert min(silent_since()) > again[0], "no one has asked for long"
 
 
 def test_hosts_that_a_signal_did_not_reach_are_reported_with_what_to_do(tmp_path: Path) -> None:

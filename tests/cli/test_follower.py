@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
@@ -247,6 +248,6 @@ def test_a_line_written_right_before_its_agent_exited_is_in_the_logs(
     run = dataclasses.replace(run, handle=run.known, plan={"nodes": [{"host": "a"}, {"host": "b"}], "min_nodes": 2})
     backend: Any = LastMoment(started(0), started(1))
 
-    told = [(node, data) for node, data in logs._live_blocks(run, backend, {}, follow=True) if data]
+    told = [(node, data) for node, data in logs._live_blocks(run, backend, Counter(), follow=True) if data]
 
     assert told[2:] == [(1, b"[1:1] last words\n")]

@@ -5,22 +5,23 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from launcher.agent.protocol import encode_event
-from launcher.errors import StorageError
+from launcher.errors import BackendUnavailableError, StorageError
 from launcher.runs import cancel_notes, directories, records, restarts, status
 from launcher.runs.liveness import Liveness
-from launcher.service import cancel, observe
+from launcher.service import again, cancel, observe
 from tests.command import ROOT
 from tests.runs.test_runs import make
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from launcher.results.run import RunState
     from launcher.runs.handle import Handle
     from launcher.runs.records import Run
 
@@ -153,3 +154,47 @@ def test_a_run_that_is_moved_is_pending_and_its_move_can_be_cancelled(ended: Run
         assert state["detail"].startswith("being moved by `distlaunch move`, process")
         assert cancel.cancel(ended)["state"] == "cancelled", "once the process has seen the request, and ended"
     assert not (ended.path / "tries/cancel.json").exists()
+
+
+def test_a_run_that_still_runs_while_it_is_moved_is_ended_at_once(ended: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    class Cluster:
+        name = "local"
+
+        def liveness(self, _handle: Handle) -> Liveness:
+            return Liveness(nodes=("ended" if asked else "running",))
+
+        def cancel(self, _handle: Handle, *, force: bool) -> None:
+            asked.append(force)
+
+    monkeypatch.setattr(observe, "backend_of", lambda _run: Cluster())
+    ended.stream_path(0).unlink()
+    (ended.path / "tries").mkdir()
+
+    with elsewhere(ended, "lock.hold(run.path / 'tries', 'move'), moves.cancellable(run)"):
+        state = cancel.cancel(ended, force=True)
+
+    assert asked == [True]
+    assert state["state"] == "cancelled"
+
+
+def test_a_restart_that_fails_leaves_the_end_to_those_who_follow(ended: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cluster:
+        can_requeue = True
+        name = "ansible"
+
+        def requeue(self, handle: Handle, attempt: int, record: Callable[[Handle], None]) -> Handle:
+            record(handle)
+            raise BackendUnavailableError("no host answers")
+
+        def undo(self, _handle: Handle) -> None:
+            pass
+
+    backend: Any = Cluster()
+    monkeypatch.setattr(observe, "backend_of", lambda _run: backend)
+    with pytest.raises(BackendUnavailableError):
+        again.start(ended, backend, 1, doing="ansible", ended=cast("RunState", {**FAILED, "cause": LOST}))
+
+    now = directories.read(ended.path.parent, ended.id)
+    assert (now.attempt, now.submitted, now.result) == (0, True, None)

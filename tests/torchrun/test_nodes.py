@@ -174,12 +174,6 @@ def test_a_node_that_waits_looks_often_whether_the_port_is_free_and_once_more_at
     assert max(waits) <= 10
 
 
-def test_a_node_0_on_another_host_than_the_endpoints_asks_for_its_rank(start: Callable[..., Node], port: int) -> None:
-    node = start(SEEN, "--nnodes=2", "--rdzv-endpoint", f"192.0.2.77:{port}", "x.py", "a")
-
-    node.until(lambda: "--node-rank is missing, or --rdzv-backend c10d?" in node.err)
-
-
 def test_a_node_that_does_not_know_the_run_has_no_say_in_it(start: Callable[..., Node], port: int) -> None:
     first = start(SLEEPS, *c10d(port, "2"), "x.py", env={"DISTLAUNCH_KEY": "k" * 32})
     first.until(first.left)

@@ -71,6 +71,17 @@ def test_a_file_of_any_damage_is_skipped(
     assert "checkpoint-00000025.pt: not a" in capsys.readouterr().err
 
 
+def test_checkpoints_that_cannot_be_read_now_keep_their_names(world: World, out: Path) -> None:
+    """As their disk may be out of reach for a moment."""
+    names = sorted(path.name for path in out.glob("checkpoint-*"))
+    for name in names:
+        (out / name).write_bytes(b"x")
+
+    checkpoints(world, out).restore()
+
+    assert sorted(path.name for path in out.glob("*checkpoint-*")) == names
+
+
 def test_never_starts_anew(world: World, out: Path) -> None:
     (out / "best.json").write_text("{}")
     run = checkpoints(world, out, "--resume", "never", weight=5.0)

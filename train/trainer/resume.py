@@ -39,7 +39,7 @@ def find(config: Config, model: nn.Module) -> Optional[Saved]:
     if saved:
         _check(saved, config)
         _check_shapes(saved, model)
-    for path in later if saved is named else ():
+    for path in later if named is not None and saved is named else ():
         sys.stderr.write(f"{path} is of a later step than --resume {config.resume}: now {set_aside(path).name}\n")
     return saved
 

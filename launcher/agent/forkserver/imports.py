@@ -87,13 +87,15 @@ def _imported(tree: ast.AST, package: List[str]) -> Iterator[Tuple[str, bool]]:
 
     Some may be names in a module.
     """
-    optional = {id(step) for node in ast.walk(tree) if _does_without(node) for step in _steps(node)}
-    for node in ast.walk(tree):
+    every = list(ast.walk(tree))
+    tries = (node for node in every if isinstance(node, (ast.Try, ast.With)) and _does_without(node))
+    optional = {id(step) for node in tries for step in _steps(node)}
+    for node in every:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield from ((name, id(node) in optional) for name in names_of(node, package))
 
 
-def _does_without(node: ast.AST) -> bool:
+def _does_without(node: Union[ast.Try, ast.With]) -> bool:
     """Whether a statement catches the errors of imports: `except ImportError`, `with suppress(ImportError)`."""
     caught: List[Optional[ast.expr]] = []
     if isinstance(node, ast.Try):

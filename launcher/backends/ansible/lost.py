@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from launcher.agent.failures import Failure
 from launcher.runs import status
-from launcher.runs.node_report import NodeReport
+from launcher.runs.node_report import Cause, NodeReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,17 +34,26 @@ def is_lost(tail: Tail, tails: Sequence[Tail]) -> bool:
     ended = [other for other in tails if other is not tail and other.state == "ended"]
     if time.monotonic() - tail.lost_at > _LOST_S:
         return bool(ended) or not any(map(_has_met, tails))
-    return tail.state == "unknown" and any(_blames(other, tail.node["rank"]) for other in ended)
+    if tail.state != "unknown":
+        return False
+    return any(_blames(other.stream, _size(other.stream), other.node["rank"], tail.node["rank"]) for other in ended)
 
 
-def _blames(tail: Tail, rank: int) -> bool:
+def _blames(stream: Path, size: int, node: int, rank: int) -> bool:
     """Whether a node has ended as that one was lost to it. Without node 0, it only knows that its store is gone."""
-    report = NodeReport(node=tail.node["rank"])
-    for record in status.ends(tail.stream):
+    why = _cause(stream, size, node)
+    return why.get("class") == Failure.NODE and (
+        why.get("node") == rank or (rank == 0 and why.get("secondary") is True)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _cause(stream: Path, size: int, node: int) -> Cause:
+    """Why a node has ended, by its stream of that size, which many questions need; empty if it has not."""
+    report = NodeReport(node=node)
+    for record in status.ends(stream, size):
         report.add(record)
-    why = report.cause or {}
-    named = why.get("node") == rank or (rank == 0 and why.get("secondary") is True)
-    return report.result is not None and why.get("class") == Failure.NODE and named
+    return (report.cause or {}) if report.result is not None else {}
 
 
 def _has_met(tail: Tail) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from launcher.backends._copy import Copy
 from launcher.backends._files import FileStream, allow_files
 from launcher.backends._patience import Patience
-from launcher.backends.ansible import ssh, taking_over
+from launcher.backends.ansible import silence, ssh, taking_over
 from launcher.backends.ansible.frames import FrameError, Frames
 from launcher.backends.ansible.gate import Gates
 from launcher.errors import CommandError
@@ -43,9 +43,6 @@ FETCH_S = 25.0
 _READ_BYTES = 1 << 20
 _GARBLED = 3
 """After this many answers that no agent sends, a host is not asked again."""
-
-_silent_since: dict[tuple[Path, str], float] = {}
-"""By stream and host: since when a host has answered no `fetch` of this process, on the monotonic clock."""
 
 
 class _Odd:
@@ -95,10 +92,6 @@ class Tail:
         """The file with what was fetched."""
         return self._copy.path
 
-    @property
-    def _key(self) -> tuple[Path, str]:
-        return self.stream, self.node["host"]
-
     def is_due(self) -> bool:
         """Whether it is time to connect."""
         return not self.finished and self._connection is None and self._patience.may_try()
@@ -108,14 +101,14 @@ class Tail:
         self.problem = problem or self.problem
         if problem:
             self.lost_at = time.monotonic()
-            _silent_since.pop(self._key, None)
+            silence.ends(self.stream, self.node["host"])
 
     def count_silence(self) -> None:
         """Count the time since the first of several connections, one after the other, that had no answer."""
         if self.state == "unknown" and self.lost_at is not None:
-            self.lost_at = _silent_since.setdefault(self._key, self.lost_at)
+            self.lost_at = silence.begins(self.stream, self.node["host"], self.lost_at)
         else:
-            _silent_since.pop(self._key, None)
+            silence.ends(self.stream, self.node["host"])
 
     def open(self) -> int | None:
         """Connect if it is time to; returns the descriptor to read from."""
