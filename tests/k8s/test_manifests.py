@@ -27,7 +27,10 @@ EVERYTHING = (
 def test_a_job_a_service_and_a_config_map(distlaunch: Cli) -> None:
     found = rendered(distlaunch, "--nodes", "4")
 
-    assert [item["kind"] for item in found] == ["ConfigMap", "ConfigMap", "Service", "NetworkPolicy", "Job"]
+    *maps, service, policy, last = [item["kind"] for item in found]
+    assert (service, policy, last) == ("Service", "NetworkPolicy", "Job")
+    assert set(maps) == {"ConfigMap"}
+    assert len(maps) <= 3, "the agent's parts, of which the first has room for small files"
     name = found[0]["metadata"]["name"]
     job = one(found, "Job")["spec"]
     assert (job["completions"], job["parallelism"], job["completionMode"]) == (4, 4, "Indexed")

@@ -175,7 +175,9 @@ def test_a_run_is_read_once_for_all_browsers_and_not_while_nobody_looks(
                 one.wait_for_function("shown => document.querySelector('h1').innerText !== shown", arg=shown)
                 shown = one.locator("h1").inner_text()
             two.locator("h1", has_text=shown).wait_for()
-            assert 3 <= server.metric("serve_reads") - begun <= 5
+            assert (
+                2 <= server.metric("serve_reads") - begun <= 5
+            )  # the last of those before was perhaps still to be shown
         server_viewers(server, 0)
         one_more = wait_until_still(server)
         assert server.metric("serve_reads") == one_more

@@ -16,6 +16,9 @@ from .manifest import BASE, CONDA, ENV, PIECE_BYTES, PREFIX, VENV, BringError, F
 _SYSTEM = ("/usr", "/bin", "/usr/local")
 """A base Python in these is the host's own: it is not brought, and each node must have it."""
 
+_OF_CONDA = ("pkgs", "envs", "conda-meta")
+"""What a base Python of conda has of other environments."""
+
 _LEFT_OUT = (".git", ".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache")
 
 
@@ -30,7 +33,7 @@ def listed(directory: str, kept: str, tell: Callable[[int], object] = lambda _by
     kind = CONDA if os.path.exists(os.path.join(top, "bin/conda-unpack")) else VENV if settings else PREFIX
     if kind == PREFIX and os.path.isdir(os.path.join(top, "conda-meta")):
         raise BringError(f"{directory} is a conda environment, which cannot move: ship what conda-pack makes")
-    base, home = _base(settings, top) if kind == VENV else (None, None)
+    base, home = _base(settings, top, python) if kind == VENV else (None, None)
     listing = _Listing(kept, tell)
     listing.roots = {top: ENV, **({base: BASE} if base else {})}
     listing.system_packages = settings.get("include-system-site-packages", "false") == "true"
@@ -62,11 +65,17 @@ def _python(top: str, shown: str) -> str:
     raise BringError(f"{shown} is not a Python environment: it has no bin/python")
 
 
-def _base(settings: Dict[str, str], top: str) -> Tuple[Optional[str], Optional[str]]:
-    """The directory of the base Python, if it travels; else the directory in which each node must have it."""
+def _base(settings: Dict[str, str], top: str, python: str) -> Tuple[Optional[str], Optional[str]]:
+    """The directory of the base Python, if it travels; else the directory in which each node must have it.
+
+    The directory that the settings name may only have a link to it.
+    """
     home = settings.get("home", "")
-    base = os.path.dirname(os.path.realpath(home))
-    if not home or not os.path.isdir(os.path.join(base, "lib")):
+    found = os.path.realpath(os.path.join(top, "bin", python))
+    if _place(found, {top: ENV}) is not None:  # a copy
+        found = os.path.realpath(os.path.join(home, python))
+    base = os.path.dirname(os.path.dirname(found))
+    if not os.path.isdir(home) or not os.path.isdir(os.path.join(base, "lib")):
         raise BringError(f"the Python that {top} is based on is missing: {home or 'pyvenv.cfg names none'}")
     return (None, home) if base in _SYSTEM else (base, None)
 
@@ -140,6 +149,8 @@ class _Listing:
     def _is_left_out(self, name: str, place: str) -> bool:
         if name in _LEFT_OUT:
             return True
+        if place == BASE and name in _OF_CONDA:
+            return True
         if place.startswith(BASE):  # what a virtual environment does not use
             parts = f"{place}/{name}".split("/")
             packages = name == "site-packages" and len(parts) == 4 and not self.system_packages
@@ -165,10 +176,11 @@ class _Listing:
             self.links.append((place, os.path.relpath(direct, os.path.dirname(place))))
         elif target.startswith("/usr/") or not os.path.exists(target):
             self.links.append((place, os.readlink(path)))
-        elif not os.path.isdir(target):
+        elif os.path.isdir(target):
+            if target not in through:
+                self.walk(target, place, (*through, target))
+        elif os.path.isfile(target):  # no pipe, socket or device
             self._add_file(target, place, os.stat(target))
-        elif target not in through:
-            self.walk(target, place, (*through, target))
 
     def _add_file(self, path: str, place: str, about: os.stat_result) -> None:
         self._stats[path] = about

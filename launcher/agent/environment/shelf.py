@@ -143,8 +143,8 @@ class Shelf:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Remove contents that are not whole."""
+        """Remove contents that are not whole; another run may have them whole meanwhile."""
         for first, (fd, _) in self._parts.items():
             os.close(fd)
-            self.store.drop(self.pieces[first].file)
+            self.store.abandon(self.pieces[first].file)
         self._parts.clear()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hashlib
 import json
 import os
 import shutil
 import subprocess
 import tarfile
+import zlib
 from typing import Iterator, List, Optional, Tuple
 
 from ..named_tuple import NamedTuple
@@ -71,7 +73,15 @@ def of_directory(path: str, kept: str) -> Source:
 def unpacked(path: str, directory: str, kept: str) -> Source:
     """The environment in a packed file, unpacked to an empty directory; `kept`: the file that gets its list."""
     _unpack(path, directory)
-    manifest = listed(directory, "")._replace(source=os.path.realpath(path))
+    inner = os.listdir(directory)
+    if (
+        len(inner) == 1 and inner != ["bin"] and os.path.isdir(os.path.join(directory, inner[0]))
+    ):  # packed with its name
+        directory = os.path.join(directory, inner[0])
+    try:
+        manifest = listed(directory, "")._replace(source=os.path.realpath(path))
+    except BringError as error:
+        raise BringError(f"{path}: {str(error).replace(directory, 'its content')}") from error
     encoded = manifest.encode()
     with open(kept, "wb") as file:
         file.write(encoded)
@@ -117,7 +127,7 @@ def _unpack(path: str, directory: str) -> None:
                 tar.extractall(directory, filter="tar")
             else:
                 tar.extractall(directory)  # noqa: S202 - the user's own file
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise BringError(f"{path} cannot be unpacked: {error}") from error
 
 

@@ -24,8 +24,12 @@ from ..system import files, trust, users
 from .manifest import STAMP_S, BringError, File, Manifest
 
 _NETWORK = (
-    *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "glusterfs", "afs", "panfs", "fuse.sshfs"),
+    *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "glusterfs", "afs", "panfs", "wekafs", "9p"),
+    *("virtiofs", "orangefs", "pvfs2", "ocfs2", "gfs2"),
 )
+_LOCAL_FUSE = ("fuse.fuse-overlayfs", "fuse.ntfs-3g", "fuse.lxcfs")
+"""Other file systems of programs are shared disks as a rule: sshfs, JuiceFS, those of object stores."""
+
 _DONE, _LOCK, _NEW = ".json", ".lock", ".new"
 
 
@@ -57,7 +61,7 @@ class Store:
         except OSError as error:
             raise BringError(f"{self.directory} cannot be made: {error.strerror}") from error
         kind = _file_system(os.path.realpath(self.directory))
-        if kind in _NETWORK:
+        if kind and (kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)):
             raise BringError(f"{self.directory} is on a shared disk ({kind}): --env-ship-dir DIR names a local one")
 
     # -- content ------------------------------------------------------------------------------------------------------
@@ -105,11 +109,16 @@ class Store:
                 os.link(self._part(file), target)  # before others have it, who may use up its links
                 self.finish(file, another.fileno())
 
+    def abandon(self, file: File) -> None:
+        """Remove what this process has begun."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._part(file))
+
     def drop(self, file: File) -> None:
-        """Remove content that turned out to be damaged, or is not whole."""
-        for path in (self._part(file), self.object(file)):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+        """Remove content that turned out to be damaged."""
+        self.abandon(file)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.object(file))
 
     def _part(self, file: File) -> str:
         return f"{self.object(file)}.{os.getpid()}"
