@@ -85,6 +85,8 @@ def _wait(run: Run, *, force: bool) -> RunState:
     limit = time.monotonic() + _EXTRA_S + _EACH_S * len(run.hosts) + (0.0 if force else run.grace_s)
     pause = _POLL_S[0]
     while time.monotonic() < limit:
+        if (result := run.result) is not None:  # also that of a run which another process is about to move
+            return status.ended(result)
         state = observe.state_of(run)
         if state.get("exit_code") is not None:
             return state

@@ -174,9 +174,11 @@ def test_a_run_that_still_runs_while_it_is_moved_is_ended_at_once(ended: Run, mo
 
     with elsewhere(ended, "lock.hold(run.path / 'tries', 'move'), moves.cancellable(run)"):
         state = cancel.cancel(ended, force=True)
+        assert ended.result is not None
+        assert observe.state_of(ended)["state"] == "pending", "until the move has seen it"
 
     assert asked == [True]
-    assert state["state"] == "cancelled"
+    assert (state["state"], observe.state_of(ended)["state"]) == ("cancelled", "cancelled")
 
 
 def test_a_restart_that_fails_leaves_the_end_to_those_who_follow(ended: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,11 +73,10 @@ def of_directory(path: str, kept: str) -> Source:
 def unpacked(path: str, directory: str, kept: str) -> Source:
     """The environment in a packed file, unpacked to an empty directory; `kept`: the file that gets its list."""
     _unpack(path, directory)
-    inner = os.listdir(directory)
-    if (
-        len(inner) == 1 and inner != ["bin"] and os.path.isdir(os.path.join(directory, inner[0]))
-    ):  # packed with its name
-        directory = os.path.join(directory, inner[0])
+    names = os.listdir(directory)
+    inner = os.path.join(directory, names[0]) if len(names) == 1 else ""
+    if os.path.isdir(inner) and names != ["bin"]:  # it was packed with its directory
+        directory = inner
     try:
         manifest = listed(directory, "")._replace(source=os.path.realpath(path))
     except BringError as error:
