@@ -16,6 +16,7 @@ import pytest
 import distlaunch
 from launcher.agent.system import trust as rule
 from launcher.service import waiting as waiting_service
+from tests.loops import result_of
 from tests.runs.test_runs import make
 
 if TYPE_CHECKING:
@@ -87,10 +88,9 @@ def test_lines_are_those_of_the_ranks_that_are_asked_for(here: Path) -> None:
 def test_a_wait_that_times_out_leaves_the_run_and_cancel_ends_it(here: Path) -> None:
     run = waiting()
 
-    with pytest.raises(TimeoutError):
-        run.wait(0.1)
-    with pytest.raises(TimeoutError):
-        asyncio.run(run.wait_async(0.1))
+    for wait in (run.wait, lambda timeout: result_of(lambda: run.wait_async(timeout))):
+        with pytest.raises(TimeoutError):
+            wait(0.1)
     assert run.result is None
     assert run in distlaunch.runs(state="running")
     assert run.cancel() == run.result
@@ -108,7 +108,7 @@ def test_a_run_that_never_ends_is_not_waited_for(
     monkeypatch.setattr(waiting_service, "_LOST_S", 0.0)
     run = distlaunch.get("train-20250101-000000-abcd")
 
-    for wait in (run.wait, lambda timeout: asyncio.run(run.wait_async(timeout)), lambda _: list(run.events())):
+    for wait in (run.wait, lambda timeout: result_of(lambda: run.wait_async(timeout)), lambda _: list(run.events())):
         with pytest.raises(distlaunch.RequestError, match="will not end"):
             wait(LIMIT_S)
 
@@ -176,7 +176,7 @@ def test_a_task_of_asyncio_that_waits_can_be_cancelled(here: Path) -> None:
             await task
 
     run = waiting()
-    asyncio.run(both(run))
+    result_of(lambda: both(run))
     assert run.state == "running"
     run.cancel(force=True)
 

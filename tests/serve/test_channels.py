@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.errors import StorageError
 from launcher.server import channels
 from launcher.server.channels import Channel
 from launcher.server.views import View
+from tests.loops import result_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     import pytest
 
-T = TypeVar("T")
-
 _LIMIT_S = 20.0
-
-
-def in_a_loop(ask: Callable[[], Awaitable[T]]) -> T:
-    """The result of the coroutine, in a thread of its own: the tests with a browser leave a loop in this one."""
-
-    async def limited() -> T:
-        return await asyncio.wait_for(ask(), _LIMIT_S)
-
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: asyncio.run(limited())).result()
 
 
 class Told:
@@ -62,7 +48,7 @@ def test_a_page_of_a_run_that_has_ended_is_read_anew_though_somebody_asks_for_it
             await channel.first()
             await asyncio.sleep(0.01)
 
-    in_a_loop(ask)
+    result_of(ask)
 
 
 def test_a_page_that_cannot_be_read_for_a_moment_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +65,7 @@ def test_a_page_that_cannot_be_read_for_a_moment_is_read_again(monkeypatch: pyte
         channel.close()
         return [view.status for view in views]
 
-    statuses = in_a_loop(ask)
+    statuses = result_of(ask)
 
     assert statuses[0] == 500
     assert statuses[-1] == 200
