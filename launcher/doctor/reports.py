@@ -109,11 +109,9 @@ def _report(line: bytes) -> dict[str, Any] | None:
         return None
     known = {name: told[name] for name, kind in {**_NEEDED, **_MORE}.items() if name in told and kind(told[name])}
     paths = known.pop("paths", None)
-    return (
-        known
-        if paths is None
-        else {**known, "paths": {name: paths[name] for name in ("blocked", "narrow") if paths.get(name) is not None}}
-    )
+    if paths is None:
+        return known
+    return {**known, "paths": {name: paths[name] for name in ("blocked", "narrow") if paths.get(name) is not None}}
 
 
 def _fits(value: object, kinds: Mapping[str, Callable[[Any], bool]]) -> bool:

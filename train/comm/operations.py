@@ -46,14 +46,22 @@ class Operation:
 
 
 def pattern(rank: int, count: int, like: torch.Tensor) -> torch.Tensor:
-    """The source of rank `rank`: -1, 0 and 1, whose sums in any order every type holds exactly for up to 768 ranks."""
-    return ((torch.arange(count, device=like.device) + rank) % 3 - 1).to(like.dtype)
+    """The source of rank `rank`: small integers, whose sums in any order every type holds exactly for up to 750 ranks.
+
+    No sum over all ranks is 0, which memory may hold by itself.
+    """
+    return _values(rank, torch.arange(count, device=like.device)).to(like.dtype)
+
+
+def _values(rank: int, places: torch.Tensor) -> torch.Tensor:
+    return (places + rank) % 3 + (1 if rank == 0 else -1)
 
 
 def _sum(buffers: Buffers, count: int, offset: int = 0) -> torch.Tensor:
-    total = torch.zeros(count, device=buffers.target.device, dtype=torch.int64)
+    places = torch.arange(offset, offset + count, device=buffers.target.device)
+    total = torch.zeros_like(places)
     for rank in range(buffers.world_size):
-        total += (torch.arange(offset, offset + count, device=total.device) + rank) % 3 - 1
+        total += _values(rank, places)
     return total.to(buffers.target.dtype)
 
 
