@@ -43,8 +43,9 @@ def follow(
     `restarted` is called with each restarted run. Raises `Detached` if the user leaves.
     """
     offsets, known = ({}, {}) if tail is None else resume.known(run, view.ranks, tail)
-    restarts = _Restarts(run, backend, leaving) if run.handle and backend.restarts_left(run.handle) else None
-    with restarting.following(run, backend.name) if restarts else nullcontext():
+    doing = backend.name if tail is None else "attach"
+    restarts = _Restarts(run, backend, leaving, doing) if run.handle and backend.restarts_left(run.handle) else None
+    with restarting.following(run, doing) if restarts else nullcontext():
         outcome = Follower(run, backend, view, leaving).follow(offsets, known, restarts)
         while restarts:
             # This terminal has shown the streams up to here; `logs` shows everything.
@@ -77,8 +78,8 @@ def attach(found: Run, backend: AnyBackend, asked: Asked, leaving: Leaving) -> t
 class _Restarts:
     """When a run that is followed starts again, and by whom."""
 
-    def __init__(self, run: Run, backend: AnyBackend, leaving: Leaving) -> None:
-        self.run, self.backend, self.leaving = run, backend, leaving
+    def __init__(self, run: Run, backend: AnyBackend, leaving: Leaving, doing: str) -> None:
+        self.run, self.backend, self.leaving, self.doing = run, backend, leaving, doing
         self._looked, self.begun = 0.0, False
         """`begun`: another process has begun to start it again."""
 
@@ -109,7 +110,7 @@ def _next(restarts: _Restarts, outcome: Outcome) -> Run | None:
                 output.warn("not started again: no restart is left (--max-restarts)")
             return None
         output.warn(str((outcome.cause or {}).get("message")) + "; starting again without it")
-        return _again(run, restarts.backend, outcome, leaving)
+        return _again(restarts, outcome)
     from launcher.service import attaching  # few runs need it
 
     restarts.begun = False
@@ -117,14 +118,14 @@ def _next(restarts: _Restarts, outcome: Outcome) -> Run | None:
         return attaching.submitted(directories.again(run))
 
 
-def _again(run: Run, backend: AnyBackend, ended: Outcome, leaving: Leaving) -> Run | None:
+def _again(restarts: _Restarts, ended: Outcome) -> Run | None:
     """Start the run again, unless another process that follows it has; None if neither can."""
     from launcher.service import again  # few runs need it
 
-    attempt = ended.attempt + 1
+    run, attempt = restarts.run, ended.attempt + 1
     try:
-        with leaving.interrupts.at_once(), live_line.waiting(f"starting {run.id} again"):
-            return again.start(run, backend, attempt, doing=backend.name, ended=ended.to_json())
+        with restarts.leaving.interrupts.at_once(), live_line.waiting(f"starting {run.id} again"):
+            return again.start(run, restarts.backend, attempt, doing=restarts.doing, ended=ended.to_json())
     except LaunchError as error:
         now = directories.again(run)
         if now.attempt >= attempt and now.submitted:

@@ -100,14 +100,15 @@ def test_the_commands_at_the_head_of_the_yaml_submit_to_the_runs_own_namespace_a
 
 def test_kubectl_apply_on_the_clients_side_takes_a_rendered_directory_too(user: User, tmp_path: Path) -> None:
     """Its limit is 256 KiB for an object, much less than the API server's."""
-    (user.cli.directory / "noise.bin").write_bytes(os.urandom(300_000))
+    (user.cli.directory / "noise.bin").write_bytes(os.urandom(700_000))
     rendered = user("k8s", "--render-to", str(tmp_path / "out"), "x.py")
     assert rendered.exit_code == 0, rendered.stderr
 
     user.kube.kubectl("apply", "-f", str(tmp_path / "out"), "-n", user.namespace)
 
     kinds = [name.partition(" ")[0] for name in user.left()]
-    assert (kinds.count("jobs"), kinds.count("services"), kinds.count("configmaps")) == (1, 1, 4)
+    assert (kinds.count("jobs"), kinds.count("services")) == (1, 1)
+    assert kinds.count("configmaps") >= 5, "much smaller ones than the API server takes"
 
 
 def test_one_delete_removes_all_and_is_a_cancel(user: User) -> None:

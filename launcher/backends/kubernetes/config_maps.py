@@ -27,7 +27,7 @@ LIMIT_BYTES = 64_000_000
 ARCHIVE_LIMIT_BYTES = 24_000_000
 """Maximum size when packed. etcd keeps all of it while the run exists, and has 2 GB for the whole cluster."""
 
-SMALL_BYTES = 180_000
+SMALL_BYTES = 192_000
 """`kubectl apply` copies each object into an annotation of at most 256 KiB; this much still fits as base64."""
 
 _SMALL_PIECES = 8
