@@ -184,7 +184,7 @@ def test_what_another_run_was_removing_is_made_again(
         max_nodes=1, min_nodes=1, env_ship=about,
     )  # fmt: skip
     brought = stage.NodePart(job, 0, f"{tmp_path}/spec.json", lambda *_, **__: None).bring()
-    os.close(brought.lock)
+    list(map(os.close, brought.locks))
 
     assert brought.digest == digest
     assert brought.new
@@ -207,5 +207,5 @@ def test_what_another_run_was_removing_on_the_host_that_it_is_sent_to_is_made_ag
     for fd in in_use:
         os.close(fd)
 
-    assert len(in_use) == 1
+    assert len(in_use) == 2
     assert store.is_complete(digest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -9,32 +10,37 @@ import sys
 from typing import List, Tuple
 
 from .manifest import BASE, CONDA, ENV, STAMP_S, VENV, BringError, File, Manifest
-from .store import Store, errors_of_disk
+from .mending import lost
+from .store import ORIGINALS, Store, errors_of_disk
 
 _TEXT_BYTES = 1 << 20
 _COMPILE_S, _START_S, _UNPACK_S = 900.0, 60.0, 600.0
 _CODE = "import encodings, sys; print(sys.prefix, *sys.version_info[:2])"
 _OLDEST = (3, 9)
-_ORIGINALS = "originals"
 _MADE = rb"""(?m)^\s*(?:export )?VIRTUAL_ENV=["']?(/[^"'\n]+)"""
 """Where a virtual environment was made, in its `activate`."""
 
 
 def place(store: Store, digest: str, manifest: Manifest) -> str:
-    """Make the environment from what the store has; returns its interpreter. Raises `BringError`."""
-    top = store.environment(digest)
-    store.forget(digest)  # what an interrupted start has left
+    """Make the environment from what the store has, or what is lost of it; returns its interpreter.
+
+    Raises `BringError`.
+    """
+    top, was_complete = store.environment(digest), store.is_complete(digest)
+    if not was_complete:
+        store.forget(digest)  # what an interrupted start has left
     _check_home(manifest)
+    python = os.path.join(top, manifest.python)
     try:
         with errors_of_disk(store.directory):
-            _lay(store, top, manifest)
-        python = os.path.join(top, manifest.python)
+            _lay(store, top, manifest, lost(store, digest, manifest))
         if manifest.kind == CONDA:
             _run([python, os.path.join(top, ENV, "bin/conda-unpack")], _UNPACK_S, "conda-unpack has failed")
         _check_start(python, os.path.join(top, ENV))
         _compile(python, top, manifest)
     except BaseException:
-        store.forget(digest)
+        if not was_complete:  # else another run may use it
+            store.forget(digest)
         raise
     store.complete(digest, manifest, _own_bytes(top))
     return python
@@ -54,22 +60,25 @@ def _own_bytes(top: str) -> int:
     return sum(about.st_size for about in found if about.st_nlink == 1)
 
 
-def _lay(store: Store, top: str, manifest: Manifest) -> None:
-    """All files and links."""
-    for directory in sorted({os.path.dirname(path) for path in _paths(manifest)}):
+def _lay(store: Store, top: str, manifest: Manifest, part: Manifest) -> None:
+    """These files and links of the manifest; of what is there, they are cut off."""
+    for directory in sorted({os.path.dirname(path) for path in _paths(part)}):
         os.makedirs(os.path.join(top, directory), mode=0o755, exist_ok=True)
-    os.makedirs(os.path.join(top, _ORIGINALS), exist_ok=True)
+    os.makedirs(os.path.join(top, ORIGINALS), exist_ok=True)
     former = _former_places(store, manifest)
-    for file in manifest.files:
+    for file in part.files:
         target = os.path.join(top, file.path)
+        if part is not manifest:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(target)
         # conda-unpack writes to its files, so none may be a link.
         own_text = _read(store, file) if manifest.kind == CONDA else _changed(store, top, file, manifest, former)
         if own_text:
             _write(target, own_text, file)
-            target = os.path.join(top, _ORIGINALS, os.path.basename(store.object(file)))  # kept for other nodes
+            target = os.path.join(top, ORIGINALS, os.path.basename(store.object(file)))  # kept for other nodes
         if not os.path.lexists(target):
             store.link(file, target)
-    for path, link in manifest.links:
+    for path, link in part.links:
         os.symlink(link, os.path.join(top, path))
 
 

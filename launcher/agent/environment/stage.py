@@ -19,6 +19,7 @@ from . import source
 from .chain import Chain, Member, Stop
 from .fetching import Fetching, Self, StoppedError
 from .manifest import BringError, decode, digest_of
+from .mending import lost
 from .placing import place
 from .serving import Serving
 from .shelf import Shelf
@@ -54,10 +55,10 @@ class Brought(NamedTuple):
     received_bytes: int
     linked_bytes: int
     new: bool
-    """Whether it was not there before."""
+    """Whether it was not there before, or not all of it."""
 
-    lock: int
-    """A descriptor that keeps it from being removed, by any run, since it was seen to be there."""
+    locks: Tuple[int, int]
+    """Descriptors that keep it from being removed, by any run since it was seen to be there, or for its age."""
 
 
 def become(job: Job, rank: int, stream: int, spec: str) -> Refused:
@@ -74,7 +75,7 @@ def become(job: Job, rank: int, stream: int, spec: str) -> Refused:
             notes = [f"removed, as it was not used for longest: the environment from {path}" for path in removed]
             duration = round(time.monotonic() - began, 3)
             node.say("environment", path=brought.python, notes=notes, duration_s=duration, **about)
-        _become(brought.python, brought.lock, node.listener)
+        _become(brought.python, brought.locks, node.listener)
     except _SignalError as told:
         return Refused("the run was stopped while the environment was brought", signal=told.number)
     except StoppedError as stopped:
@@ -90,7 +91,7 @@ def taken_over(job: Job, words: str) -> Job:
     numbers = [int(word) for word in words.split(",")]
     for fd in numbers:
         os.set_inheritable(fd, False)
-    meeting: Any = {**job.rendezvous, **({"fd": numbers[1]} if len(numbers) > 1 else {})}
+    meeting: Any = {**job.rendezvous, **({"fd": numbers[2]} if len(numbers) > 2 else {})}
     return job._replace(env_ship=None, python_named=True, rendezvous=meeting)
 
 
@@ -100,8 +101,8 @@ def _say(stream: int, rank: int, attempt: int, name: str, **about: Any) -> None:
         os.write(stream, encode_event(name, rank, **({"attempt": attempt} if attempt else {}), **about))
 
 
-def _become(python: str, lock: int, listener: Optional[socket.socket]) -> NoReturn:
-    fds = [lock, *([listener.fileno()] if listener else [])]
+def _become(python: str, locks: Tuple[int, int], listener: Optional[socket.socket]) -> NoReturn:
+    fds = [*locks, *([listener.fileno()] if listener else [])]
     for fd in fds:
         os.set_inheritable(fd, True)
     words, given = [os.path.abspath(sys.argv[0])], iter(sys.argv[1:])
@@ -251,7 +252,8 @@ class NodePart:
         while True:
             with self.store.making(digest) as mine:
                 lock = self.store.use(digest)  # first: what is ready then stays, also while all wait for other nodes
-                ready = self.store.is_complete(digest)
+                part = lost(self.store, digest, manifest)
+                ready = not (part.files or part.links)
                 if not mine and not ready:
                     os.close(lock)
                     time.sleep(_LOOK_S)  # another node on this host makes it
@@ -270,4 +272,4 @@ class NodePart:
             break
         python = os.path.join(self.store.environment(digest), manifest.python)
         received = shelf.received_bytes
-        return Brought(digest, python, received, manifest.total_bytes - received, not ready, lock)
+        return Brought(digest, python, received, manifest.total_bytes - received, not ready, (lock, self.store.guard()))

@@ -2,6 +2,7 @@
 
     objects/AB/DIGEST[.x]     a file's content; `.x`: executable
     envs/DIGEST/              an environment; DIGEST.json next to it once it is complete, DIGEST.lock while it is used
+    envs/DIGEST/originals/    the contents of files that name their place, so that they differ in it
     lists/                    what is known of environments that were listed here
     unpacked/                 packed environments while they are read
 
@@ -17,19 +18,14 @@ import fcntl
 import json
 import os
 import shutil
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import Iterator, List, Tuple
 
 from ..named_tuple import NamedTuple
 from ..system import files, trust, users
+from . import shared_disks
 from .manifest import STAMP_S, BringError, File, Manifest
 
-_NETWORK = (
-    *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "glusterfs", "afs", "panfs", "wekafs", "9p"),
-    *("virtiofs", "orangefs", "pvfs2", "ocfs2", "gfs2"),
-)
-_LOCAL_FUSE = ("fuse.fuse-overlayfs", "fuse.ntfs-3g", "fuse.lxcfs")
-"""Other file systems of programs are shared disks as a rule: sshfs, JuiceFS, those of object stores."""
-
+ORIGINALS = "originals"
 _DONE, _LOCK, _NEW = ".json", ".lock", ".new"
 
 
@@ -60,8 +56,8 @@ class Store:
                     raise BringError(f"no environment is brought to {each}: {found.message} ({found.hint})")
         except OSError as error:
             raise BringError(f"{self.directory} cannot be made: {error.strerror}") from error
-        kind = _file_system(os.path.realpath(self.directory))
-        if kind and (kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)):
+        kind = shared_disks.kind_of(os.path.realpath(self.directory))
+        if kind:
             raise BringError(f"{self.directory} is on a shared disk ({kind}): --env-ship-dir DIR names a local one")
 
     # -- content ------------------------------------------------------------------------------------------------------
@@ -147,7 +143,16 @@ class Store:
 
     def use(self, digest: str) -> int:
         """Hold the environment as long as the returned descriptor is open, so that it is not removed."""
-        return self._locked(digest, fcntl.LOCK_SH)
+        fd = self._locked(digest, fcntl.LOCK_SH)
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(self.environment(digest) + _DONE)  # or it may be removed for its age
+        return fd
+
+    def guard(self) -> int:
+        """A descriptor that keeps systemd-tmpfiles from removing anything here, as long as it is open."""
+        fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        return fd
 
     @contextlib.contextmanager
     def making(self, digest: str) -> Iterator[bool]:
@@ -283,15 +288,3 @@ def errors_of_disk(directory: str) -> Iterator[None]:
                 f"{directory}: {error.strerror}: the environment does not fit; --env-ship-dir DIR names another place"
             ) from error
         raise
-
-
-def _file_system(path: str) -> Optional[str]:
-    """The kind of the file system that has the path."""
-    mounts: Dict[str, str] = {}
-    with contextlib.suppress(OSError), open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            _, place, kind = line.split(" ")[:3]
-            mounts[place.replace("\\040", " ")] = kind
-    while path not in mounts and path != "/":
-        path = os.path.dirname(path)
-    return mounts.get(path)

@@ -15,6 +15,7 @@ import zlib
 from typing import Any, Callable, Dict, Iterator, List
 
 from ..environment.manifest import BringError, Manifest, decode, digest_of
+from ..environment.mending import lost
 from ..environment.placing import place
 from ..environment.sending import HEAD, mark_of
 from ..environment.serving import ranges
@@ -63,8 +64,9 @@ def _receive(request: Request, told: str, answer: Answer) -> Request:
                 answer({"received": True})
             if shelf.lacking:
                 raise HostError(f"{len(shelf.lacking)} pieces of the environment have not come")
-        _in_use.append(store.use(digest))  # first: what is complete then stays
-        is_new = not store.is_complete(digest)
+        _in_use.extend((store.use(digest), store.guard()))  # first: what is complete then stays
+        part = lost(store, digest, manifest)
+        is_new = bool(part.files or part.links)
         if is_new:
             place(store, digest, manifest)
     os.makedirs(os.path.dirname(told), mode=0o700, exist_ok=True)
