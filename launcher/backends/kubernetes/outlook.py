@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends._outlook import Outlook, by_free, nothing, unknown
-from launcher.backends.kubernetes import api, parts, pod, words
+from launcher.backends.kubernetes import api, parts, pod, queues, words
 from launcher.backends.kubernetes.nodes import not_tolerated, requests, taints
 from launcher.backends.kubernetes.pod import RUN_LABEL
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _DOING = "to see what is free"
 _ACTIVE = "status.phase!=Succeeded,status.phase!=Failed"
-_QUEUE = "/apis/kueue.x-k8s.io/v1beta1/namespaces/{}/localqueues/{}"
 _TINY = 1e-6
 """Sums of fractions of a CPU are not exact."""
 
@@ -57,12 +56,12 @@ def outlook(cluster: Cluster, opts: KubernetesOptions, spec: JobSpec) -> Outlook
     try:
         nodes = _nodes(cluster)
         waiting, own = _pods(cluster, nodes)
-        queue = _queue(cluster, opts.queue)
+        queue = queues.waiting(cluster, opts.queue)
     except api.ApiError as error:
         why = api.explained(error, cluster, _DOING)
         if error.status != 403:
             raise why from error
-        return Outlook({**nothing(), "waiting": _queue(cluster, opts.queue)}, unknown(why.message))
+        return Outlook({**nothing(), "waiting": queues.waiting(cluster, opts.queue)}, unknown(why.message))
     except api.UnreachableError as error:
         raise api.explained(error, cluster, _DOING) from error
     free = [node for node in nodes.values() if not node.used]
@@ -136,14 +135,3 @@ def _pods(cluster: Cluster, nodes: Mapping[str, _Node]) -> tuple[int, int]:
 
     api.collect(cluster, "/api/v1/pods", {"fieldSelector": _ACTIVE}, take)
     return len(waiting), len(runs)
-
-
-def _queue(cluster: Cluster, name: str) -> int | None:
-    """How many workloads wait in that queue of Kueue; None if there is none, or it cannot be read."""
-    if not name:
-        return None
-    try:
-        found = cluster.call("GET", _QUEUE.format(cluster.namespace, name))
-    except api.ApiError:
-        return None
-    return int((found.get("status") or {}).get("pendingWorkloads") or 0)

@@ -88,15 +88,11 @@ def ask(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> list
 def check(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, manifests: list[Manifest]) -> None:
     """Raise for a custom resource that the cluster lacks, or a missing right, before anything is created."""
     kind = objects.KINDS[opts.kind]
-    wanted = [(kind.api_version, kind.kind)] if "." in kind.api_version else []
-    wanted += [("kueue.x-k8s.io/v1beta1", "LocalQueue")] if opts.queue else []
-    for version, name in wanted:
-        served = (cluster.find(f"/apis/{version}") or {"resources": ()})["resources"]
-        if name not in {item["kind"] for item in served}:
-            hint = (
-                "--kind job needs nothing but Kubernetes" if name == kind.kind else "without --queue it needs no Kueue"
-            )
-            raise BackendUnavailableError(f"the cluster has no {name} ({version})", hint=hint)
+    if "." in kind.api_version:
+        served = (cluster.find(f"/apis/{kind.api_version}") or {"resources": ()})["resources"]
+        if kind.kind not in {item["kind"] for item in served}:
+            hint = "--kind job needs nothing but Kubernetes"
+            raise BackendUnavailableError(f"the cluster has no {kind.kind} ({kind.api_version})", hint=hint)
     if opts.queue:
         queues.check(cluster, opts.queue)
     keyboard = plan.job.wants_keyboard  # without the right, a run that only shows output uses pipes
