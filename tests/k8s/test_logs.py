@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.backends.kubernetes import api, logs
+from launcher.backends.kubernetes import api, library, logs
 from launcher.backends.kubernetes.api import ApiError, UnreachableError
 from launcher.backends.kubernetes.demand import Demand
 from launcher.backends.kubernetes.following import Following
@@ -146,7 +146,7 @@ def test_the_log_of_a_pod_that_was_removed_ends_with_a_warning(tmp_path: Path) -
     class Gone(FakeKubelet):
         def open(self, _path: str, query: dict[str, Any], *, silent_s: float) -> FakeResponse:
             if query.get("sinceTime"):
-                raise ApiError(404, "gone")
+                raise ApiError(404, 'pods "pod-u1" not found')
             return super().open(_path, query, silent_s=silent_s)
 
     kubelet: Any = Gone([(1.0, b"first")])
@@ -161,6 +161,43 @@ def test_the_log_of_a_pod_that_was_removed_ends_with_a_warning(tmp_path: Path) -
     assert b'"event":"warning"' in lines[1]
     assert b"was removed before it was read" in lines[1]
     assert log.is_complete(running)
+
+
+class Restarted(FakeKubelet):
+    """It has just started, and does not know its pods yet; or it rotates a log."""
+
+    asked, answer = 0, b""
+
+    def open(self, _path: str, query: dict[str, Any], *, silent_s: float) -> FakeResponse:
+        self.asked += 1
+        if self.asked not in (2, 3):
+            return super().open(_path, query, silent_s=silent_s)
+        if not self.answer:
+            raise ApiError(404, "the server could not find the requested resource ( pods/log pod-u1)")
+        return FakeResponse(self.answer, None, self.rng)
+
+
+@pytest.mark.parametrize("answer", [b"", b"failed to try resolving symlinks in path: no such file or directory\n"])
+@pytest.mark.parametrize("follows", [True, False])
+def test_the_log_of_a_pod_that_runs_is_not_lost_when_its_kubelet_does_not_find_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes, follows: bool
+) -> None:
+    monkeypatch.setattr(library, "is_ahead", lambda _: True)
+    kubelet: Any = Restarted([(1.0, b"first")])
+    kubelet.answer = answer
+    running, ended = a_pod(phase="Running"), a_pod()
+    running.status["containerStatuses"][0]["state"] = {"running": {}}
+    looks = [running] * 3
+    log = NodeLog(tmp_path, 0, kubelet)
+
+    if follows:
+        list(log.follow(running, lambda: looks.pop() if looks else ended))
+    else:
+        for pod in (*looks, ended):
+            log.catch_up(pod)
+
+    assert (tmp_path / "stream").read_bytes() == b"first\n"
+    assert (kubelet.asked, log.is_complete(ended)) == (4, True)
 
 
 class NoLogs(FakeKubelet):

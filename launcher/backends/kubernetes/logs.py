@@ -44,8 +44,8 @@ _ANSWER_S = 10.0
 _REFUSED_S = 30.0
 """How long a running container may have no log yet, by its host's runtime."""
 
-_LATER = (408, 429)
-"""Statuses of a temporary refusal, which has nothing to do with the log."""
+_LATER = (404, 408, 429)
+"""Statuses of a temporary refusal, which has nothing to do with the log. 404: see `_is_lost`."""
 
 _PAUSE_S = (0.3, 5.0)
 _SAVE_S = 1.0
@@ -122,7 +122,7 @@ class NodeLog:
         except api.ApiError as error:
             if error.status in (401, 403):
                 raise
-            if error.status == 404:
+            if _is_lost(error, pod, ended=pod.ended):
                 self._lost(pod)
 
     def follow(self, pod: Pod, latest: Callable[[], Pod | None]) -> Generator[Wait, None, None]:
@@ -143,7 +143,7 @@ class NodeLog:
             except api.ApiError as error:
                 if error.status in (401, 403):
                     raise
-                if error.status == 404:
+                if _is_lost(error, pod, ended=ended):
                     self._lost(pod)
                     return
                 refused_until = refused_until or time.monotonic() + _REFUSED_S
@@ -248,6 +248,14 @@ class NodeLog:
         with contextlib.suppress(FileNotFoundError):  # the user has removed the run's directory
             storage.write_whole(self._notes, storage.encode_json(notes))
         self._saved_at = time.monotonic()
+
+
+def _is_lost(error: api.ApiError, pod: Pod, *, ended: bool) -> bool:
+    """Whether the rest of a pod's log no longer exists.
+
+    The kubelet does not find that of a running pod while it rotates it, nor in its own first seconds.
+    """
+    return error.status == 404 and (ended or error.message == f'pods "{pod.name}" not found')
 
 
 def is_stored(directory: Path, pod: Pod) -> bool:
