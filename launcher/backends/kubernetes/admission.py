@@ -52,7 +52,7 @@ class Refusal(NamedTuple):
 
 
 def refusal(events: Iterable[Object], made: float, nodes: int, of_each: Mapping[str, int]) -> Refusal | None:
-    """The latest refusal of `nodes` pods since a pod was `made` (unix seconds); `of_each`: those of each maker."""
+    """The latest refusal of `nodes` pods since pods were `made` (unix seconds); `of_each`: those of each maker."""
     found = [(_first(item), _last(item), item) for item in events if item.get("reason") in _REFUSED]
     found = [item for item in found if item[1] >= made]
     if not found:
@@ -65,14 +65,13 @@ def refusal(events: Iterable[Object], made: float, nodes: int, of_each: Mapping[
 
 
 def unmade(
-    pods: Sequence[Sequence[Pod]], events: Sequence[Object], least: int, of_each: Mapping[str, int]
+    pods: Sequence[Sequence[Pod]], events: Sequence[Object], made: float, least: int, of_each: Mapping[str, int]
 ) -> tuple[str, float | None]:
     """Why some nodes have no pods, and since when (unix seconds) a refusal keeps the run below its `least` nodes.
 
-    `of_each`: by the name of the object that makes them, how many nodes each role has.
+    `made`: see `refusal`. `of_each`: by the name of the object that makes them, how many nodes each role has.
     """
     missing = sum(not known for known in pods)
-    made = max((timestamp(pod.created) for known in pods for pod in known), default=0.0)
     refused = refusal(events, made, least, of_each)
     why = f"{refused.reason}; {mend(refused.reason)}" if refused else event_text(events)
     stuck = refused is not None and refused.for_good and len(pods) - missing < least

@@ -64,6 +64,13 @@ def is_suspended(owner: Object | None) -> bool:
     return bool((spec.get("runPolicy") or spec).get("suspend"))
 
 
+def resumed(owner: Object | None) -> float:
+    """When a workload was last resumed, in unix seconds; 0 if it never was suspended."""
+    conditions = ((owner or {}).get("status") or {}).get("conditions") or ()
+    found = [item.get("lastTransitionTime") for item in conditions if item["type"] == "Suspended"]
+    return max(map(timestamp, filter(None, found)), default=0.0)
+
+
 def state(pod: Pod, *, over: bool, restarts: bool) -> NodeState:
     """A node's state by its newest pod; `over`: the workload has ended, `restarts`: it would restart the pod."""
     if pod.lost and (over or pod.deleted is not None):

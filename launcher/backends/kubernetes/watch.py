@@ -75,7 +75,7 @@ class RunWatch:
         self._container = KINDS[handle["kind"]].container
         self._python = handle.get("python") or "python3"
         self._log_waits: dict[str, float] = {}
-        self._made: set[int] = set()  # nodes that had a pod; their controller may need a while to create it
+        self._made: dict[int, float] = {}  # when the newest pod of a node was made; a controller may need a while
         self.logs = PodLogs(self._directory, handle, lambda: self.cluster)
         self._beside = Beside(self._directory)
         self._stuck = Stuck()
@@ -140,7 +140,7 @@ class RunWatch:
         causes: dict[int, Cause] = {}
         deleted = states.removed(KINDS[self._handle["kind"]].kind, self._handle["name"]) if gone else None
         noted = storage.read_json(kept.given_up(self._handle)) or deleted
-        self._made.update(node for node, known in enumerate(pods) if known)
+        self._made.update({node: pod_status.timestamp(known[-1].created) for node, known in enumerate(pods) if known})
         for node, known in enumerate(pods):
             state, cause = self._of_node(node, known, ends.of_node(node), noted, gone=gone)
             nodes.append(state)
@@ -152,7 +152,7 @@ class RunWatch:
             self._give_up(*why)
         ends.end_rest()
         lost = states.unheard(pods, restarts=self._restarts, context=self._handle["context"])
-        detail = states.steady("" if over else lost or self._detail(pods, start_timeout_s), self._handle["name"])
+        detail = states.steady("" if over else lost or self._detail(pods, owner, start_timeout_s), self._handle["name"])
         well, unread = states.succeeded(owner), self.logs.demand.unread(pods, nodes)
         return Liveness(nodes=tuple(nodes), detail=detail, causes=causes, succeeded=well, unread=unread)
 
@@ -182,17 +182,17 @@ class RunWatch:
         since = self._log_waits.setdefault(pod.uid, time.monotonic())
         return state if time.monotonic() - since > _LOG_PATIENCE_S else "running"
 
-    def _detail(self, pods: Sequence[Sequence[Pod]], start_timeout_s: float) -> str:
+    def _detail(self, pods: Sequence[Sequence[Pod]], owner: pod_status.Object | None, start_timeout_s: float) -> str:
         """What pods wait for. A run that cannot start is ended: its pods would hold their GPUs forever."""
         if pod := self._stuck.late(self.cluster, [known[-1] for known in pods if known], start_timeout_s):
             return self._give_up(Failure.NODE, f"pod {pod.name} cannot start: {states.unstartable(pod)}")
-        missing = sum(not known for known in pods)
-        if missing and (why := self._unmade(pods, start_timeout_s)):
+        missing, held = sum(not known for known in pods), states.is_suspended(owner)
+        if missing and not held and (why := self._unmade(pods, states.resumed(owner), start_timeout_s)):
             return why
         if why := states.waits_for(pods):
             return why
         if missing:
-            admitted = ": it waits to be admitted" if states.is_suspended(self._owner()[0]) else ""
+            admitted = ": it waits to be admitted" if held else ""
             return f"{missing} of {len(pods)} pods are not created yet{admitted}"
         slow = [known[-1] for known in pods if known[-1].waits]
         slow = [pod for pod in slow if time.time() - states.waits_since(pod) > _PATIENCE_S]
@@ -200,14 +200,15 @@ class RunWatch:
             return f"{len(slow)} of {len(pods)} pods wait: {why}"
         return ""
 
-    def _unmade(self, pods: Sequence[Sequence[Pod]], start_timeout_s: float) -> str:
-        """Why pods are not created. A refusal that the end of other workloads does not lift ends the run, too."""
+    def _unmade(self, pods: Sequence[Sequence[Pod]], resumed: float, start_timeout_s: float) -> str:
+        """Why pods are not created since it was `resumed`. A refusal for good ends the run, too."""
         roles = self._handle.get("roles", {})
         made_by = makers(self._handle["kind"], self._handle["name"], roles)
         names = dict.fromkeys([self._handle["name"], *made_by])
         events = [item for name in names for item in refused.events(self.cluster, name)]
         least, of_each = self._handle.get("min_nodes", self._nodes), dict(zip(made_by, roles.values(), strict=False))
-        why, since = admission.unmade(pods, events, least, of_each)
+        made = max((resumed, *self._made.values()))
+        why, since = admission.unmade(pods, events, made, least, of_each)
         late = since is not None and time.time() - since > start_timeout_s
         return self._give_up(Failure.NODE, why) if late else why
 
