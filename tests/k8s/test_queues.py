@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from launcher.backends.kubernetes import queues, submission
+from launcher.backends.kubernetes.pod import RUN_LABEL
 from launcher.errors import BackendUnavailableError, SpecError
 
 KUEUE = "/apis/kueue.x-k8s.io"
@@ -54,3 +55,32 @@ def test_a_queue_of_multikueue_is_refused_in_each_version(version: str) -> None:
 def test_a_cluster_without_kueue_has_no_queue() -> None:
     with pytest.raises(BackendUnavailableError, match=r"no LocalQueue \(kueue.x-k8s.io/v1beta2 or v1beta1\)"):
         submission.check(cluster("v0"), OPTIONS, PLAN, [])
+
+
+@pytest.mark.parametrize("queue", ["", "usual"])
+def test_only_the_queue_that_a_cluster_adds_by_itself_resumes_a_run(
+    monkeypatch: pytest.MonkeyPatch, queue: str
+) -> None:
+    """Kueue does so in namespaces with a default queue, and would stop pods that it has not admitted."""
+    for name in ("check", "ttl", "output"):
+        monkeypatch.setattr(submission, name, Mock())
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "x-1", "labels": {RUN_LABEL: "x-1"}},
+        "spec": {},
+    }
+    asked: list[tuple[str, bool]] = []
+
+    def call(method: str, _path: str, body: Any, **_more: Any) -> dict[str, Any]:
+        asked.append((method, body["spec"]["suspend"]))
+        added = {"kueue.x-k8s.io/queue-name": queue} if queue else {}
+        return {**job, "metadata": {"name": "x-1", "labels": {RUN_LABEL: "x-1", **added}}}
+
+    plan: Any = SimpleNamespace(objects=[job], has_key=False, secrets=(), name="x-1")
+    opts: Any = SimpleNamespace(queue="", kind="job", gpus_per_node=0)
+    submission.send(SimpleNamespace(namespace="ns", call=call), opts, plan, Mock())  # type: ignore[arg-type]
+
+    assert asked == [("POST", True)] + ([] if queue else [("PATCH", False)])
+    notes = [call.args[0] for call in submission.output.note.call_args_list]  # type: ignore[attr-defined]
+    assert notes == (["the run is in the queue usual of Kueue, and starts once it is admitted"] if queue else [])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from launcher import output
 from launcher.backends._writing import new_key
 from launcher.backends.kubernetes import about, api, objects, queues, rights, suspension, ttl, unused_gpus
-from launcher.backends.kubernetes.pod import RUN_LABEL, labels
+from launcher.backends.kubernetes.pod import QUEUE_LABEL, RUN_LABEL, labels
 from launcher.errors import BackendUnavailableError, RequestError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, begin:
                 _create(cluster, objects.owned(item, owner))
             except api.ApiError as error:
                 _check_needed(item, error)
-        if held is not None:
+        if held is not None and not _is_queued(owner):
             path = f"{objects.path_of(main, cluster.namespace)}/{plan.name}"
             owner |= cluster.call("PATCH", path, suspension.release(main), content=api.MERGE)
     except (api.ApiError, api.UnreachableError) as error:
@@ -67,6 +67,14 @@ def send(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, begin:
         told.in_part = asked and isinstance(error, api.UnreachableError)  # the object may still appear later
         raise told from error
     return owner
+
+
+def _is_queued(owner: Manifest) -> bool:
+    """Whether the cluster has put it into a queue by itself: Kueue resumes it, and stops it if another one does."""
+    queue = owner["metadata"].get("labels", {}).get(QUEUE_LABEL)
+    if queue:
+        output.note(f"the run is in the queue {queue} of Kueue, and starts once it is admitted")
+    return bool(queue)
 
 
 def ask(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan) -> list[str]:
