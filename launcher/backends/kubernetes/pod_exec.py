@@ -92,7 +92,7 @@ def _tunnelled(cluster: Cluster, pod: str, how: Mapping[str, Any]) -> Any:
 
 
 def _refused(pod: str, said: str, status: int | None) -> ApiError | UnreachableError:
-    if "403" in said or status == 403:
+    if said.startswith("Handshake status 403 ") or status == 403:
         return ApiError(403, f'User "you" cannot create resource "pods/exec": {said}')
     return UnreachableError(f"pod {pod}: {said}")
 
