@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import signal
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -75,3 +76,28 @@ def test_a_pod_that_runs_and_has_not_answered_is_not_signalled_twice(
         watch.signal(signal.SIGUSR1)
 
     assert asked == ["runs"]
+
+
+def test_a_pod_that_cannot_be_signalled_keeps_the_signal_from_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many pods, only some are signalled at once."""
+    asked: list[str] = []
+
+    def execute(_cluster: object, pod: str, _container: str, _command: list[str]) -> None:
+        asked.append(pod)
+        if pod == "0":
+            raise UnreachableError("exit code 1", CommandError("pod 0: exit code 1"))
+        time.sleep(0.01)
+
+    watch = kube_watch.RunWatch(handle(tmp_path, 40))
+    watch.__dict__["cluster"] = SimpleNamespace(context="")
+    monkeypatch.setattr(signals, "execute", execute)
+    running = {"containerStatuses": [{"name": "node", "state": {"running": {}}}]}
+    pods = [replace(a_pod(), name=str(node), node=node, phase="Running", status=running) for node in range(40)]
+    watch._pods = lambda: [[pod] for pod in pods]  # type: ignore[method-assign]
+
+    with pytest.raises(CommandError, match="pod 0: exit code 1"):
+        watch.signal(signal.SIGUSR1)
+
+    assert len(asked) == 40

@@ -56,7 +56,7 @@ class UnreachableError(Exception):
     """The API server did not answer; whether it acted on the request is unknown."""
 
     def __init__(self, message: str, why: LaunchError | None = None) -> None:
-        """`why`: the error of the login node that leads to it, which repeats itself."""
+        """`why`: what says it better, as the error of a login node, which repeats itself."""
         super().__init__(message)
         self.why = why
 

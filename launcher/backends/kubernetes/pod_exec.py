@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends.kubernetes.api import ApiError, UnreachableError
+from launcher.errors import CommandError
 from launcher.system import pipes
 
 if TYPE_CHECKING:
@@ -32,18 +33,32 @@ _TEXT, _BINARY, _CLOSE = 1, 2, 8
 
 
 def execute(cluster: Cluster, pod: str, container: str, command: list[str]) -> None:
-    """Run a program to completion. Raises `ApiError` or `UnreachableError`."""
+    """Run a program to its success. Raises `ApiError` or `UnreachableError`."""
     websocket = _exec(cluster, pod, container, command, stdin=False)
-    limit = time.monotonic() + _ANSWER_S
+    limit, said = time.monotonic() + _ANSWER_S, b""
     try:
         while (left := limit - time.monotonic()) > 0:
             websocket.settimeout(left)
-            if websocket.recv_data_frame(True)[0] == _CLOSE:
-                return
+            kind, frame = websocket.recv_data_frame(True)
+            if kind == _CLOSE:
+                break
+            if kind in (_TEXT, _BINARY) and frame.data[:1] == bytes([_STATUS]):
+                said = frame.data[1:]
     except Exception as error:
         raise UnreachableError(f"pod {pod}: {error}") from error
     finally:
         websocket.close(timeout=_ENDS_S)
+    if why := _failure(said):
+        raise UnreachableError(why, CommandError(f"pod {pod}: {why}"))
+
+
+def _failure(said: bytes) -> str:
+    """Why a program failed, as the API server reports; empty if it succeeded, or its container has ended."""
+    with contextlib.suppress(ValueError, AttributeError):
+        ended = json.loads(said)
+        why = str(ended.get("message") or "it failed") if ended.get("status") != "Success" else ""
+        return "" if why.endswith("exit code 137") else why
+    return ""
 
 
 def bridge(cluster: Cluster, pod: str, container: str, command: list[str]) -> pipes.Bridge | None:

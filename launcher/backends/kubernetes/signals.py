@@ -34,20 +34,23 @@ def send(
     """
     code = f"{proc.WITHOUT_HERE}import os; os.kill(1, {signum})"  # the agent is the container's PID 1
     told, limit = set[str](), time.monotonic() + _STARTS_S
+    failed: list[api.UnreachableError] = []
 
     def tell(pod: Pod) -> None:
         try:
             execute(cluster, pod.name, container, [python, "-c", code])
             told.add(pod.name)
-        except api.UnreachableError:
+        except api.UnreachableError as error:
             if "running" in pod.container:  # it may have the signal, and must not get it twice
-                raise
+                failed.append(error)  # reported once the others have it
 
     try:
         while True:
             left = [pod for known in look() for pod in known[-1:] if not pod.ended and pod.name not in told]
             with ThreadPoolExecutor(8) as pool:
                 list(pool.map(tell, left))
+            if failed:
+                raise failed[0]
             if not (missed := [pod.name for pod in left if pod.name not in told]):
                 return
             if time.monotonic() > limit:
