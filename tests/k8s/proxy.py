@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def connected(kubeconfig: str) -> Cluster:
     """A cluster whose connections leave no sockets to this process, even if the server exits at any time."""
     cluster = connecting.connect(kubeconfig, "", "")
-    cluster._pool.connection_pool_kw["ssl_context"].sslsocket_class = ClosingSocket
+    cluster.access.pool.connection_pool_kw["ssl_context"].sslsocket_class = ClosingSocket
     return cluster
 
 
@@ -96,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {
             name: value for name, value in self.headers.items() if name in ("Content-Type", "Accept", "authorization")
         }
-        answer = self.server.cluster._pool.request(
+        answer = self.server.cluster.access.pool.request(
             self.command, configuration.host + self.path, body=body, headers=headers
         )
         if self.server.swallow and f"{self.command} {path}".endswith(self.server.swallow):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator, Mapping
 
+    from launcher.backends.kubernetes.access import Access
     from launcher.login.forward import Forward
 
 T = TypeVar("T")
@@ -67,13 +68,17 @@ class Cluster:
 
     context: str
     namespace: str
-    configuration: Any
-    _pool: Any
+    access: Access
     tunnel: Forward | None = None
     """The way to the API server through a login node."""
 
     warned: set[str] = field(default_factory=set)
     """Warnings that were shown already, and are not repeated."""
+
+    @property
+    def configuration(self) -> Any:
+        """The client library's, with what is needed to reach and to convince the API server."""
+        return self.access.configuration
 
     def call(
         self,
@@ -140,16 +145,14 @@ class Cluster:
     ) -> Any:
         import urllib3
 
-        url = self.configuration.host + path + ("?" + urlencode(query) if query else "")
-        headers = {"Accept": accept, "User-Agent": "distlaunch", **self._credentials()}
+        headers = {"Accept": accept, "User-Agent": "distlaunch"}
         data = None
         if body is not None:
             data, headers["Content-Type"] = json.dumps(body).encode(), content
-        timeout = urllib3.Timeout(connect=_CONNECT_S, read=answer_s)
+        how = {"body": data, "timeout": urllib3.Timeout(connect=_CONNECT_S, read=answer_s)}
+        words = path + ("?" + urlencode(query) if query else "")
         try:
-            response = self._pool.request(
-                method, url, body=data, headers=headers, timeout=timeout, preload_content=not stream
-            )
+            response = self._request(method, words, headers, preload_content=not stream, **how)
             if response.status >= 300:
                 raise _api_error(response.status, response.data)
         except LaunchError as error:
@@ -158,6 +161,16 @@ class Cluster:
             raise UnreachableError(f"{self.configuration.host}: {login.plain(error)}") from error
         if method != "GET":
             self._warn(response.headers.getlist("Warning"))
+        return response
+
+    def _request(self, method: str, words: str, headers: dict[str, str], **how: Any) -> Any:
+        """The answer; if that is 401 to the credentials that we have read before, the answer to those of now."""
+        for last in (False, True):
+            pool, own = self.access.pool, {**headers, **self._credentials()}
+            response = pool.request(method, self.configuration.host + words, headers=own, **how)
+            if last or response.status != 401 or not self.access.renew(pool):
+                break
+            response.drain_conn()
         return response
 
     def dialled(self, path: str, query: Mapping[str, Any]) -> tuple[str, list[str], socket.socket]:
@@ -169,7 +182,7 @@ class Cluster:
         except LaunchError as error:
             raise UnreachableError(error.message, error) from error
         if self.configuration.host.startswith("https:"):
-            context = self._pool.connection_pool_kw["ssl_context"]
+            context = self.access.pool.connection_pool_kw["ssl_context"]
             try:
                 sock = context.wrap_socket(sock, server_hostname=self.configuration.tls_server_name or host)
             except OSError as error:

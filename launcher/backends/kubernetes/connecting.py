@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.backends.kubernetes import kubeconfig, library, login
+from launcher.backends.kubernetes.access import Access
 from launcher.backends.kubernetes.api import Cluster
 from launcher.errors import BackendUnavailableError
 from launcher.login import forward
@@ -19,6 +20,7 @@ from launcher.system import install
 
 if TYPE_CHECKING:
     from launcher.backends.kubernetes.handle import KubernetesHandle
+    from launcher.backends.kubernetes.library import Library
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _CONNECTIONS = 256
@@ -49,31 +51,41 @@ def _connect(paths: list[str], context: str, namespace: str, through: Login | No
         raise BackendUnavailableError("the kubernetes client is not installed", hint=install.command("k8s")) from error
 
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
-    configuration = kubernetes.configuration()
+    found, chosen, tunnel = "", context, None
+
+    def make() -> tuple[Any, Any]:
+        nonlocal found, chosen, tunnel
+        configuration = kubernetes.configuration()
+        found, chosen = _load(kubernetes, paths, chosen, configuration, lost)
+        configuration.connection_pool_maxsize = _CONNECTIONS
+        if through:
+            configuration.proxy = None  # the login node needs none
+            tunnel = tunnel or forward.to(through, *library.place(configuration.host))
+        pool = kubernetes.rest(configuration).pool_manager
+        library.keep_small(pool, tunnel.dial if tunnel else None)
+        return configuration, pool
+
+    access = Access(make)
+    return Cluster(chosen, namespace or found or "default", access, tunnel)
+
+
+def _load(kubernetes: Library, paths: list[str], context: str, configuration: Any, lost: str) -> tuple[str, str]:
+    """Read where the API server is, and the credentials; returns the namespace and the context."""
     if paths:
-        found, context = kubeconfig.load(kubernetes.kube_config, paths, context, configuration)
-    elif os.path.exists(f"{_ACCOUNT}/token"):
+        return kubeconfig.load(kubernetes.kube_config, paths, context, configuration)
+    if os.path.exists(f"{_ACCOUNT}/token"):
         try:
             kubernetes.in_cluster(client_configuration=configuration)
         except Exception as error:
             why = f"the account of this pod cannot be used: {login.plain(error)}"
             raise BackendUnavailableError(why, hint="give a kubeconfig: --kubeconfig FILE") from error
-        found = _read(f"{_ACCOUNT}/namespace")
-    elif lost:
+        return _read(f"{_ACCOUNT}/namespace"), context
+    if lost:
         raise BackendUnavailableError(f"{lost}, and this is not a pod", hint="run this command in such a pod")
-    else:
-        raise BackendUnavailableError(
-            "there is no kubeconfig: neither --kubeconfig, nor KUBECONFIG, nor ~/.kube/config, and this is not a pod",
-            hint="get one from your cluster's administrators, or with its provider's command line",
-        )
-    configuration.connection_pool_maxsize = _CONNECTIONS
-    tunnel = None
-    if through:
-        configuration.proxy = None  # the login node needs none
-        tunnel = forward.to(through, *library.place(configuration.host))
-    pool = kubernetes.rest(configuration).pool_manager
-    library.keep_small(pool, tunnel.dial if tunnel else None)
-    return Cluster(context, namespace or found or "default", configuration, pool, tunnel)
+    raise BackendUnavailableError(
+        "there is no kubeconfig: neither --kubeconfig, nor KUBECONFIG, nor ~/.kube/config, and this is not a pod",
+        hint="get one from your cluster's administrators, or with its provider's command line",
+    )
 
 
 def _read(path: str) -> str:
