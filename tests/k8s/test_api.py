@@ -54,7 +54,7 @@ def answering(directory: Path, answers: list[tuple[int, str] | None]) -> Iterato
             self.end_headers()
             self.wfile.write(text.encode())
 
-        do_GET = do_POST = do_DELETE = answer  # noqa: N815 - the library's names
+        do_GET = do_POST = do_PATCH = do_DELETE = answer  # noqa: N815 - the library's names
 
         def log_message(self, format: str, *args: Any) -> None:
             pass
@@ -86,7 +86,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("bad", [(429, ""), (500, ""), (503, "{}"), (504, "x"), (200, '{"a":'), GONE])
+@pytest.mark.parametrize("bad", [(429, ""), (500, ""), (502, ""), (503, "{}"), (504, "x"), (200, '{"a":'), GONE])
 def test_temporary_errors_are_retried_after_longer_and_longer_pauses(
     tmp_path: Path, pauses: list[float], bad: tuple[int, str] | None
 ) -> None:
@@ -149,6 +149,22 @@ def test_an_object_is_created_once_even_if_answers_are_lost(
 
     assert asked == ["POST"] * 4 + ["GET"]
     assert pauses == [0.5, 1.0, 2.0]
+
+
+QUOTA = 'Operation cannot be fulfilled on resourcequotas "q": the object has been modified'
+
+
+def test_a_quota_that_others_use_at_the_same_time_delays_a_run(tmp_path: Path, pauses: list[float]) -> None:
+    """Whether it still has room is then not known: the API server asks to be asked again."""
+    busy = (409, json.dumps({"reason": "Conflict", "message": QUOTA}))
+    with answering(tmp_path, [busy, busy, (201, json.dumps(OURS))]) as (cluster, asked):
+        assert submission._create(cluster, OURS) == OURS
+    assert asked == ["POST"] * 3
+
+    with answering(tmp_path, [busy, (200, FINE)]) as (cluster, asked):
+        assert cluster.call("PATCH", "/x", {}) == {"a": 1}
+    with answering(tmp_path, [busy]) as (cluster, asked), pytest.raises(ApiError, match="cannot be fulfilled"):
+        cluster.call("DELETE", "/x", {"preconditions": {"uid": "another"}})
 
 
 def test_a_train_job_waits_until_the_webhook_has_seen_its_runtime(tmp_path: Path, pauses: list[float]) -> None:

@@ -28,6 +28,12 @@ _TRIES = 4
 _RETRIES_S = 5.0
 """Behind a login node, what takes longer is not tried again: its network is gone, and it lasts to notice that."""
 
+PASSING = (408, 429, 500, 502, 503, 504)
+"""States of an API server, and of proxies before it, that pass."""
+
+CONFLICT = "Conflict"
+"""The reason if something that the request changes, as a quota, was changed at the same time: it has no effect."""
+
 _FORBIDDEN = re.compile(r'User "([^"]*)" cannot (\S+) resource "([^"]*)"')
 _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 _PAGE, _PAGE_OF_PODS = 100, 500
@@ -97,7 +103,8 @@ class Cluster:
                 response = self._send(method, path, body, query, content, stream=False, accept=accept or _JSON)
                 value: dict[str, Any] = json.loads(response.data or b"{}")
             except ApiError as error:
-                if not last or error.status not in (429, 500, 503, 504) or method == "POST":
+                again = error.status in PASSING or (method == "PATCH" and error.reason == CONFLICT)
+                if not last or not again or method == "POST":
                     raise
             except (UnreachableError, ValueError) as error:
                 why: LaunchError | None = getattr(error, "why", None)

@@ -124,7 +124,7 @@ def _create(cluster: Cluster, item: Manifest) -> Manifest:
             if tries == 1:
                 raise
         except api.ApiError as error:
-            again = error.status in (429, 500, 503, 504) or _lacks_runtime(item, error)
+            again = error.status in api.PASSING or error.reason == api.CONFLICT or _lacks_runtime(item, error)
             if error.reason != "AlreadyExists" and not (tries > 1 and again):
                 raise
             found, left = _existing(cluster, item) if error.reason == "AlreadyExists" else (None, False)
