@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from contextlib import contextmanager
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.backends.kubernetes import access, connecting
+from launcher.backends.kubernetes import access, connecting, pod_status
 from launcher.backends.kubernetes.api import ApiError
+from launcher.backends.kubernetes.pod import NODE_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +34,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.token = "first"
+        self.behind_s = 0
         self.headers: list[Any] = []
         """Of all requests."""
 
@@ -43,8 +47,9 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.server.headers.append(self.headers)
         accepted = self.headers["Authorization"] == f"Bearer {self.server.token}"
-        self.send_response(200 if accepted else 401)
+        self.send_response_only(200 if accepted else 401)
         self.send_header("Content-Length", "2")
+        self.send_header("Date", formatdate(time.time() - self.server.behind_s))
         self.end_headers()
         self.wfile.write(b"{}")
 
@@ -106,3 +111,25 @@ def test_what_was_read_a_moment_ago_is_not_read_again(tmp_path: Path) -> None:
         with pytest.raises(ApiError):
             cluster.call("GET", "/x")
     assert len(server.headers) == 1
+
+
+@pytest.mark.parametrize(("behind_s", "lost"), [(0, True), (200, False), (-200, True)])
+def test_what_the_cluster_says_about_times_is_compared_with_its_own_clock(
+    tmp_path: Path, behind_s: int, *, lost: bool
+) -> None:
+    """The clock of a notebook that slept, or of its virtual machine, may be minutes ahead."""
+    meta = {"name": "x-0", "uid": "1", "labels": {NODE_LABEL: "0"}, "creationTimestamp": stamp(-600)}
+    pod: Any = {"metadata": {**meta, "deletionTimestamp": stamp(-100)}, "status": {"phase": "Running"}}
+    with serving() as server:
+        server.behind_s = behind_s
+        cluster = connecting.connect(kubeconfig(tmp_path, server, tokenFile="token"), "", "")
+        cluster.call("GET", "/x")
+    found = pod_status.pod_of(pod, access=cluster.access)
+
+    assert abs(cluster.now() - (time.time() - behind_s)) < 60
+    assert found is not None
+    assert found.lost is lost, "its deadline has passed"
+
+
+def stamp(after_s: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + after_s))

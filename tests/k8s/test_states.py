@@ -181,16 +181,19 @@ _OF_OTHER_THINGS = ("FailedScheduling", "FailedMount", "Unhealthy")
 
 
 class Events:
-    """A cluster that has these warnings of a pod's host, `ago_s` seconds ago for the first time."""
+    """A cluster that has these warnings of a pod's host, `ago_s` seconds ago for the first time by its own clock."""
 
     namespace = "team"
 
     def __init__(self, ago_s: float | None) -> None:
-        first = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - (ago_s or 0.0)))
+        first = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.now() - (ago_s or 0.0)))
         told = {"type": "Warning", "firstTimestamp": first, "reason": "Failed"}
         others = [{**told, "firstTimestamp": "2026-01-01T00:00:00Z", "reason": why} for why in _OF_OTHER_THINGS]
         self._items = [*others, *([] if ago_s is None else [told])]
         self.calls = 0
+
+    def now(self) -> float:
+        return time.time() - 300.0
 
     def call(self, *_: object, **__: object) -> dict[str, Any]:
         """What the API server answers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from launcher.errors import LaunchError
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 
 _RENEWED_S = 10.0
 """Credentials that were read less than this ago are not read again."""
+
+_PRECISE_S = 2.0
+"""The API server gives whole seconds, and its answer takes a moment: what differs by less does not differ."""
 
 
 class Access:
@@ -27,8 +31,34 @@ class Access:
         self._lock = threading.Lock()
         self.configuration, self.pool = make()
         self._read = time.monotonic()
+        self.ahead_s = 0.0
+        """By how much the clock of this host is ahead of the API server's."""
 
-    def renew(self, refused: Any) -> bool:
+    def now(self) -> float:
+        """The time by the API server's clock, in unix seconds."""
+        return time.time() - self.ahead_s
+
+    def request(self, method: str, where: str, headers: Callable[[], dict[str, str]], **how: Any) -> Any:
+        """The answer; if that is 401 to the credentials that were read before, the answer to those of now."""
+        for last in (False, True):
+            pool, own, asked = self.pool, headers(), time.time()
+            response = pool.request(method, self.configuration.host + where, headers=own, **how)
+            self._compare(response.headers.get("Date", ""), asked)
+            if last or response.status != 401 or not self._renew(pool):
+                break
+            response.drain_conn()
+        return response
+
+    def _compare(self, date: str, asked: float) -> None:
+        """Compare the clocks, if the answer to what we asked then has a date."""
+        try:
+            there = parsedate_to_datetime(date).timestamp()
+        except (ValueError, TypeError):
+            return
+        least, most = asked - there, time.time() - there
+        self.ahead_s = least if least > _PRECISE_S else most if most < -_PRECISE_S else 0.0
+
+    def _renew(self, refused: Any) -> bool:
         """Read the credentials again, as those of the pool `refused` are; whether there are others now."""
         with self._lock:
             if self.pool is not refused:

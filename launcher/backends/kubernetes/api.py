@@ -86,6 +86,10 @@ class Cluster:
         """The client library's, with what is needed to reach and to convince the API server."""
         return self.access.configuration
 
+    def now(self) -> float:
+        """The time in unix seconds by the clock of the API server, for comparison with what objects say."""
+        return self.access.now()
+
     def call(
         self,
         method: str,
@@ -152,14 +156,15 @@ class Cluster:
     ) -> Any:
         import urllib3
 
-        headers = {"Accept": accept, "User-Agent": "distlaunch"}
+        own = {"Accept": accept, "User-Agent": "distlaunch"}
         data = None
         if body is not None:
-            data, headers["Content-Type"] = json.dumps(body).encode(), content
+            data, own["Content-Type"] = json.dumps(body).encode(), content
         how = {"body": data, "timeout": urllib3.Timeout(connect=_CONNECT_S, read=answer_s)}
-        words = path + ("?" + urlencode(query) if query else "")
+        where = path + ("?" + urlencode(query) if query else "")
+        headers = lambda: {**own, **self._credentials()}  # noqa: E731
         try:
-            response = self._request(method, words, headers, preload_content=not stream, **how)
+            response = self.access.request(method, where, headers, preload_content=not stream, **how)
             if response.status >= 300:
                 raise _api_error(response.status, response.data)
         except LaunchError as error:
@@ -168,16 +173,6 @@ class Cluster:
             raise UnreachableError(f"{self.configuration.host}: {login.plain(error)}") from error
         if method != "GET":
             self._warn(response.headers.getlist("Warning"))
-        return response
-
-    def _request(self, method: str, words: str, headers: dict[str, str], **how: Any) -> Any:
-        """The answer; if that is 401 to the credentials that we have read before, the answer to those of now."""
-        for last in (False, True):
-            pool, own = self.access.pool, {**headers, **self._credentials()}
-            response = pool.request(method, self.configuration.host + words, headers=own, **how)
-            if last or response.status != 401 or not self.access.renew(pool):
-                break
-            response.drain_conn()
         return response
 
     def dialled(self, path: str, query: Mapping[str, Any]) -> tuple[str, list[str], socket.socket]:

@@ -123,6 +123,9 @@ class Following:
             error = StorageError(f"logs cannot be kept: {error.strerror}")
         self.failure = self.failure or (error if isinstance(error, LaunchError) else LaunchError(f"logs: {error!r}"))
 
+    def _pod(self, item: pod_status.Object) -> Pod | None:
+        return pod_status.pod_of(item, self._container, self._cluster.access)
+
     def _selector(self) -> dict[str, str]:
         return {"labelSelector": f"{RUN_LABEL}={self._run}"}
 
@@ -131,9 +134,7 @@ class Following:
 
     def _list(self) -> str:
         """List all pods; returns the version from which to watch for changes."""
-        pods, version = api.collect(
-            self._cluster, self._path(), self._selector(), lambda item: pod_status.pod_of(item, self._container)
-        )
+        pods, version = api.collect(self._cluster, self._path(), self._selector(), self._pod)
         found = {pod.uid: pod for pod in pods if pod is not None}
         self._demand.hear(found.values())
         with self._lock:
@@ -163,7 +164,7 @@ class Following:
         return version
 
     def _take(self, kind: str, item: pod_status.Object) -> None:
-        pod = pod_status.pod_of(item, self._container) if kind != "BOOKMARK" else None
+        pod = self._pod(item) if kind != "BOOKMARK" else None
         if pod is None:
             return
         self._demand.hear([pod])

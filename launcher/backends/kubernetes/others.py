@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -52,7 +51,7 @@ class Ends:
         for name, job in self._others.items() if self.first is None else ():
             end = (_end(name, job) if name not in ignored else None) or {}
             since = pod_status.timestamp(end["lastTransitionTime"]) if "lastTransitionTime" in end else 0.0
-            if end.get("type") in states.FAILED and time.time() > since + self._handle["grace_s"] + _PATIENCE_S:
+            if end.get("type") in states.FAILED and self._cluster.now() > since + self._handle["grace_s"] + _PATIENCE_S:
                 kind = Failure.NODE if job else Failure.CANCELLED
                 return kind, f"Job {name} ended before the others: {end.get('reason')}: {end.get('message')}"
         return None

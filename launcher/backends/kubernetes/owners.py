@@ -145,7 +145,8 @@ def _pods(cluster: Cluster, containers: dict[str, str]) -> dict[str, list[Pod]] 
 
     def take(item: Object) -> None:
         run = item["metadata"]["labels"][RUN_LABEL]
-        if run in containers and (pod := pod_status.pod_of(item, containers[run])) is not None:
+        pod = pod_status.pod_of(item, containers[run], cluster.access) if run in containers else None
+        if pod is not None:
             pods.setdefault(run, []).append(pod)
 
     try:

@@ -16,6 +16,8 @@ from launcher.system.dataclass import dataclass, field
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from launcher.backends.kubernetes.access import Access
+
 Object = dict[str, Any]
 
 _INDEX_LABELS = (NODE_LABEL, "batch.kubernetes.io/job-completion-index")
@@ -38,7 +40,7 @@ class Pod:
     """What we use of it: hundreds of pods are kept, and each has kilobytes that no one reads."""
 
     deleted: float | None = None
-    """The deadline of its removal in unix seconds, once it was deleted."""
+    """The deadline of its removal in unix seconds of this host's clock, once it was deleted."""
 
     own: str = "node"
     shared: bool = False
@@ -100,13 +102,18 @@ class Pod:
         return self.phase == "Running" and doubted and self.condition("ContainersReady", "True") is not None
 
 
-def pod_of(item: Object, own: str = "node") -> Pod | None:
-    """The pod, if it is a node of a run; `own` is the name of our container."""
+def pod_of(item: Object, own: str = "node", access: Access | None = None) -> Pod | None:
+    """The pod, if it is a node of a run.
+
+    `own`: the name of our container; `access` knows the cluster's clock.
+    """
     meta = item["metadata"]
     node = _node_of(meta.get("labels") or {}, meta["name"])
     if node is None:
         return None
     deleted = timestamp(meta["deletionTimestamp"]) if "deletionTimestamp" in meta else None
+    if deleted is not None and access is not None:
+        deleted += access.ahead_s
     status = _used(item.get("status") or {})
     spec = item.get("spec") or {}
     host, shared = str(spec.get("nodeName") or ""), len(spec.get("containers") or ()) > 1

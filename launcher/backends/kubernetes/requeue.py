@@ -122,7 +122,7 @@ class _Former:
     def _pods(self) -> list[list[Pod]]:
         """The same by node, the newest last."""
         container = KINDS[self._handle["kind"]].container
-        found = (pod_status.pod_of(item, container) for item in self._items)
+        found = (pod_status.pod_of(item, container, self._cluster.access) for item in self._items)
         return pod_status.by_node((pod for pod in found if pod is not None), self._handle["nodes"])
 
     def _runs(self) -> bool:

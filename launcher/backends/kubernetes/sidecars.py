@@ -39,7 +39,7 @@ class Beside:
         path = f"/api/v1/namespaces/{cluster.namespace}/pods"
         for pod in _held(pods):
             notes = storage.read_json(self._directory / "nodes" / str(pod.node) / "log.json") or {}
-            if pod.uid not in (notes.get("complete") or ()) or time.time() - _ended_at(pod) <= _PATIENCE_S:
+            if pod.uid not in (notes.get("complete") or ()) or cluster.now() - _ended_at(pod) <= _PATIENCE_S:
                 continue
             try:  # on the collection, as the Role grants only that
                 cluster.call("DELETE", path, query={"fieldSelector": f"metadata.name={pod.name}"})

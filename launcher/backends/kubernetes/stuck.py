@@ -49,4 +49,4 @@ class Stuck:
 def _reported_s(cluster: api.Cluster, pod: Pod) -> float:
     """For how long its host has reported that this pod cannot start; 0 if it has not."""
     first = states.cannot_start_since(refused.events(cluster, pod.name))
-    return max(0.0, time.time() - first) if first is not None else 0.0
+    return max(0.0, cluster.now() - first) if first is not None else 0.0

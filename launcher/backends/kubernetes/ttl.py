@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from typing import TYPE_CHECKING
 
 from launcher import output
@@ -42,13 +41,13 @@ def _sweep(cluster: Cluster, kind: str) -> None:
     namespace = cluster.namespace
     for owner in (item for item in listed(cluster, kind) if "ownerReferences" not in item["metadata"]):
         meta = owner["metadata"]
-        if time.time() < _lasts(owner, pod_status.timestamp(meta["creationTimestamp"])):
+        if cluster.now() < _lasts(owner, pod_status.timestamp(meta["creationTimestamp"])):
             continue
         ended = _ended(owner)
         if kind == "pods":
             query = {"labelSelector": f"{RUN_LABEL}={meta['labels'][RUN_LABEL]}"}
             ended = _pods_ended(cluster.call("GET", f"/api/v1/namespaces/{namespace}/pods", query=query)["items"])
-        if ended is not None and time.time() > _lasts(owner, ended):
+        if ended is not None and cluster.now() > _lasts(owner, ended):
             body = {"propagationPolicy": "Background", "preconditions": {"uid": meta["uid"]}}
             try:
                 cluster.call("DELETE", f"{objects.KINDS[kind].path.format(namespace)}/{meta['name']}", body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,9 +113,8 @@ class RunWatch:
         if (known := self.logs.pods()) is not None:
             return pod_status.by_node(known, self._nodes)
         query = {"labelSelector": f"{RUN_LABEL}={self._handle['run']}"}
-        listed, _ = api.collect(
-            self.cluster, self._path("pods"), query, lambda item: pod_status.pod_of(item, self._container)
-        )
+        take = partial(pod_status.pod_of, own=self._container, access=self.cluster.access)
+        listed, _ = api.collect(self.cluster, self._path("pods"), query, take)
         return pod_status.by_node(list(filter(None, listed)), self._nodes)
 
     def _path(self, collection: str) -> str:
@@ -195,7 +194,7 @@ class RunWatch:
             admitted = ": it waits to be admitted" if held else ""
             return f"{missing} of {len(pods)} pods are not created yet{admitted}"
         slow = [known[-1] for known in pods if known[-1].waits]
-        slow = [pod for pod in slow if time.time() - states.waits_since(pod) > _PATIENCE_S]
+        slow = [pod for pod in slow if self.cluster.now() - states.waits_since(pod) > _PATIENCE_S]
         if slow and (why := states.event_text(refused.events(self.cluster, slow[0].name))):
             return f"{len(slow)} of {len(pods)} pods wait: {why}"
         return ""
@@ -209,7 +208,7 @@ class RunWatch:
         least, of_each = self._handle.get("min_nodes", self._nodes), dict(zip(made_by, roles.values(), strict=False))
         made = max((resumed, *self._made.values()))
         why, since = admission.unmade(pods, events, made, least, of_each)
-        late = since is not None and time.time() - since > start_timeout_s
+        late = since is not None and self.cluster.now() - since > start_timeout_s
         return self._give_up(Failure.NODE, why) if late else why
 
     def _give_up_what_eats(self, pods: Sequence[Sequence[Pod]]) -> None:
