@@ -61,6 +61,11 @@ def _connect(paths: list[str], context: str, namespace: str, through: Login | No
         if through:
             configuration.proxy = None  # the login node needs none
             tunnel = tunnel or forward.to(through, *library.place(configuration.host))
+        try:
+            library.use_proxy(configuration)
+        except ImportError as error:
+            why = "the SOCKS proxy before the API server needs PySocks, which is not installed"
+            raise BackendUnavailableError(why, hint="pip install PySocks") from error
         pool = kubernetes.rest(configuration).pool_manager
         library.keep_small(pool, tunnel.dial if tunnel else None)
         return configuration, pool

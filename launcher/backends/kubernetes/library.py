@@ -12,7 +12,7 @@ import sys
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from launcher.agent.named_tuple import NamedTuple
 from launcher.system import listener
@@ -114,6 +114,26 @@ def place(url: str) -> tuple[str, int]:
     return parts.hostname or "localhost", parts.port or (80 if parts.scheme == "http" else 443)
 
 
+def use_proxy(configuration: Any) -> None:
+    """Have the library use a proxy as kubectl does. Raises `ImportError` without the package for SOCKS.
+
+    Such a proxy looks up the names of hosts itself. Of others the library does not send the password.
+    """
+    parts = urlsplit(configuration.proxy or "")
+    if parts.scheme.startswith("socks"):
+        if importlib.util.find_spec("socks") is None:
+            raise ImportError("socks")
+        if parts.scheme == "socks5":
+            configuration.proxy = parts._replace(scheme="socks5h").geturl()
+    elif "@" in parts.netloc:
+        from urllib3 import make_headers
+
+        named, _, host = parts.netloc.rpartition("@")
+        name, _, password = named.partition(":")
+        configuration.proxy_headers = make_headers(proxy_basic_auth=f"{unquote(name)}:{unquote(password)}")
+        configuration.proxy = parts._replace(netloc=host).geturl()
+
+
 def keep_small(pools: Any, dial: Callable[[float], socket.socket] | None = None) -> None:
     """Keep what each connection of these pools holds small, as one is open for each followed log.
 
@@ -122,8 +142,6 @@ def keep_small(pools: Any, dial: Callable[[float], socket.socket] | None = None)
     from http.client import HTTPResponse
 
     from urllib3 import Retry
-    from urllib3.connection import HTTPConnection, HTTPSConnection
-    from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
     class Response(HTTPResponse):
         def __init__(self, sock: Any, *args: Any, **more: Any) -> None:
@@ -132,12 +150,13 @@ def keep_small(pools: Any, dial: Callable[[float], socket.socket] | None = None)
             self.fp = sock.makefile("rb", _BUFFER_BYTES)
 
     more = {"_new_conn": lambda each: dial(each.timeout)} if dial else {}
-    kinds = {"https": (HTTPSConnectionPool, HTTPSConnection), "http": (HTTPConnectionPool, HTTPConnection)}
     pools.pool_classes_by_scheme = {
         scheme: type(
-            "Pool", (pool,), {"ConnectionCls": type("Connection", (each,), {"response_class": Response, **more})}
+            "Pool",
+            (pool,),
+            {"ConnectionCls": type("Connection", (pool.ConnectionCls,), {"response_class": Response, **more})},
         )
-        for scheme, (pool, each) in kinds.items()
+        for scheme, pool in pools.pool_classes_by_scheme.items()  # those of a SOCKS proxy differ
     }
     pools.connection_pool_kw["retries"] = Retry(False)  # one for all requests: we repeat those that may be repeated
     _share_context(pools.connection_pool_kw)
