@@ -115,6 +115,15 @@ def test_the_first_of_several_kubeconfigs_wins_and_files_are_relative_to_the_one
     assert named.configuration.cert_file == str(tmp_path / "second/me.crt")
 
 
+@pytest.mark.parametrize("key", ["as", "as-uid"])
+def test_a_user_that_acts_as_another_one_is_refused(tmp_path: Path, key: str) -> None:
+    """As kubectl does, it would send a run as that other user, with its rights and its quota."""
+    path = kubeconfig(tmp_path / "a", "one", current="one", token="t", **{key: "alice"})
+
+    with pytest.raises(SpecError, match=f"user 'me' has {key}, and distlaunch cannot act as another user"):
+        connecting.connect(path, "", "")
+
+
 def test_a_file_whose_name_has_a_colon_is_one_file(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path / "a:b" / "c", "one", current="one")
 

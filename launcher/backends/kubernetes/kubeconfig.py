@@ -46,6 +46,7 @@ def load(library: Any, paths: list[str], context: str, configuration: Any) -> tu
     if chosen not in contexts:
         raise SpecError(f"no context {chosen!r} in {where}", hint="known: " + ", ".join(contexts))
     where += f", context {chosen!r}"
+    _check_user(merged, contexts[chosen].get("user"), where)
     try:
         loader = library.KubeConfigLoader(config_dict=merged, config_base_path=None, active_context=chosen)
         login.run(lambda: loader.load_and_set(configuration))
@@ -56,6 +57,16 @@ def load(library: Any, paths: list[str], context: str, configuration: Any) -> tu
     except Exception as error:
         raise SpecError(f"{where}: {login.plain(error)}") from error
     return contexts[chosen].get("namespace") or "", chosen
+
+
+def _check_user(merged: Any, name: str | None, where: str) -> None:
+    """Refuse a user that acts as another one: the library would send everything as the user itself."""
+    user = next((item.value.get("user") for item in merged.value["users"] if item.value["name"] == name), None)
+    if acts := sorted(key for key in user or () if key == "as" or key.startswith("as-")):
+        raise SpecError(
+            f"{where}: user {name!r} has {', '.join(acts)}, and distlaunch cannot act as another user",
+            hint="name a context with credentials of that user: --context NAME",
+        )
 
 
 def _merged(library: Any, paths: list[str]) -> Any:
