@@ -6,6 +6,7 @@ import copy
 import json
 from typing import TYPE_CHECKING, Any
 
+from launcher import output
 from launcher.backends.kubernetes import about, objects, others, suspension
 from launcher.backends.kubernetes.pod import GROUP_COUNT, GROUP_LABEL, QUEUE_LABEL
 from launcher.errors import RequestError
@@ -24,9 +25,10 @@ _BESIDE = {
     "Service": ("v1", "/api/v1/namespaces/{}/services"),
     "NetworkPolicy": ("networking.k8s.io/v1", "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies"),
 }
+_KUEUE = "kueue.x-k8s.io/"
 _ADDED = (
     "kubectl.kubernetes.io/last-applied-configuration",
-    "kueue.x-k8s.io/",
+    _KUEUE,
     "batch.kubernetes.io/",
     "controller-uid",
     "job-name",
@@ -63,6 +65,8 @@ def read(cluster: Cluster, handle: KubernetesHandle, owner: Object, pods: Sequen
         found = (cluster.call("GET", others.path_of(cluster, name)) for name in others.names(handle))
         made = [*(_fresh({**item, "apiVersion": kind.api_version, "kind": kind.kind}) for item in found), main]
         template = _template(handle["kind"], main)
+    if QUEUE_LABEL in main["metadata"].get("labels", {}) and handle["kind"] != "trainjob":
+        _warn_of_choice(handle["run"], template)
     beside = list(_beside(cluster, handle["name"], template, has_service=kind.has_service))
     _check(beside, handle)
     if handle["kind"] == "pods":  # the ConfigMap that owns them is the first one
@@ -141,9 +145,31 @@ def _fresh(item: Object) -> Manifest:
     if item["kind"] == "Pod":
         for name in ("nodeName", "schedulingGates"):
             spec.pop(name, None)
+    else:
+        _drop_gates(spec)
     for policy in (spec, spec.get("runPolicy") or {}):
         policy.pop("suspend", None)
     return found
+
+
+def _drop_gates(value: Any) -> None:
+    """Remove the gates from pod templates with which Kueue keeps their pods back: it adds them itself."""
+    if isinstance(value, dict) and "schedulingGates" in value:
+        gates = [gate for gate in value["schedulingGates"] if not gate["name"].startswith(_KUEUE)]
+        value.pop("schedulingGates")
+        value |= {"schedulingGates": gates} if gates else {}
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _drop_gates(each)
+
+
+def _warn_of_choice(run: str, template: Manifest) -> None:
+    """Kueue adds the node selector of what it has chosen to a template, and leaves it there at the end of a run."""
+    if chosen := template["spec"].get("nodeSelector"):
+        words = ", ".join(f"{name}={value}" for name, value in chosen.items())
+        output.warn(
+            f"{run} keeps the node selector that it had, of which Kueue may have added a part: {words} "
+            f"(`distlaunch requeue {run}` where it was started leaves the choice to Kueue)"
+        )
 
 
 def _words(meta: Object) -> dict[str, Any]:
