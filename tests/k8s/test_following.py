@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from launcher.backends.kubernetes import api
 from launcher.backends.kubernetes.demand import MOST_FOLLOWED, Demand
 from launcher.backends.kubernetes.following import Following
 from testbed import wait_until
@@ -17,7 +20,53 @@ from tests.k8s.proxy import connected
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
+
 PODS, LINES = 100, 20
+
+
+class Closing:
+    """A cluster that accepts watches and closes them, without and with a page of a proxy."""
+
+    namespace, access = "team", None
+
+    def __init__(self) -> None:
+        self.opened = 0
+
+    def call(self, *_: object, **__: object) -> dict[str, Any]:
+        return {"items": [], "metadata": {"resourceVersion": "7"}}
+
+    def open(self, *_: object, **__: object) -> io.BytesIO:
+        self.opened += 1
+        if self.opened > 100:
+            raise api.ApiError(401, "that is enough")
+        return io.BytesIO(b"<html>\n" if self.opened % 2 else b"")
+
+
+class Pauses(threading.Event):
+    """They take no time; after some of them, the following stops."""
+
+    made: ClassVar[list[float]] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.made.append(timeout or 0.0)
+        if len(self.made) == 8:
+            self.set()
+        return True
+
+
+def test_watches_that_do_not_work_are_followed_by_longer_and_longer_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{Following.__module__}.threading", SimpleNamespace(**{**vars(threading), "Event": Pauses}))
+    cluster = Closing()
+    found = Following(cast("Any", cluster), RUN, tmp_path, Demand(1))
+    wait_until("some pauses, or an error", lambda: len(Pauses.made) == 8 or found.failure)
+    found.stop()
+
+    assert found.failure is None
+    assert cluster.opened == 8
+    assert (Pauses.made[0], Pauses.made[-1]) == (0.5, 5.0)
 
 
 def test_a_hundred_pods_are_followed_by_few_threads(tmp_path: Path) -> None:

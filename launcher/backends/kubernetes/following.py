@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,12 @@ _WATCH_S = 290
 _SILENT_S = 90
 """The API server sends something every minute: a watch that is silent for this long is dead."""
 
-_RETRY_S = (0.5, 5.0)
+_RETRY_S, _LASTED_S = (0.5, 5.0), 10.0
+"""The pauses before the pods are listed again; after a watch that lasted, the first one."""
+
+_SHORT_S = 1.0
+"""A watch that ends sooner than this, and without an event, does not work."""
+
 _IDLE_S = 60.0
 """A node without a log to read is woken by what is heard of its pods."""
 
@@ -100,9 +106,9 @@ class Following:
     def _watch(self) -> None:
         pause = _RETRY_S[0]
         while not self._stop.is_set():
+            begun = time.monotonic()
             try:
                 version = self._list()
-                pause = _RETRY_S[0]
                 while version:
                     version = self._events(version)
             except api.ApiError as error:
@@ -115,6 +121,8 @@ class Following:
             except Exception as error:  # noqa: BLE001 - an error in a thread is one of the run
                 self._fail(error)
                 return
+            if time.monotonic() - begun > _LASTED_S:
+                pause = _RETRY_S[0]
             self._stop.wait(pause)
             pause = min(pause * 1.5, _RETRY_S[1])
 
@@ -148,20 +156,21 @@ class Following:
         """Take changes as they arrive; returns the version to continue from, or nothing if all must be listed again."""
         query = {**self._selector(), "watch": "true", "resourceVersion": version, "timeoutSeconds": _WATCH_S}
         query["allowWatchBookmarks"] = "true"
+        begun, first = time.monotonic(), version
         response = self._cluster.open(self._path(), query, silent_s=_SILENT_S)
         try:
             for lines in api.blocks(response):
                 if self._stop.is_set():
                     return ""
                 for line in lines:
-                    event = json.loads(line)
+                    event = _event(line)
                     if event["type"] == "ERROR":
                         return ""
                     self._take(event["type"], event["object"])
                     version = event["object"]["metadata"]["resourceVersion"]
         finally:
             response.close()
-        return version
+        return version if version != first or time.monotonic() - begun > _SHORT_S else ""
 
     def _take(self, kind: str, item: pod_status.Object) -> None:
         pod = self._pod(item) if kind != "BOOKMARK" else None
@@ -211,3 +220,11 @@ class Following:
     def _latest(self, uid: str) -> Pod | None:
         with self._lock:
             return self._known.get(uid)
+
+
+def _event(line: bytes) -> pod_status.Object:
+    try:
+        event: pod_status.Object = json.loads(line)
+    except ValueError as error:  # the page of a proxy
+        raise api.UnreachableError(str(error)) from error
+    return event
