@@ -5,12 +5,14 @@ from __future__ import annotations
 import getpass
 import json
 import subprocess
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.backends.kubernetes import about, owners
+from launcher.backends.kubernetes import about, api, owners
 from testbed import kube_builds, kube_programs
 from tests.k8s.conftest import KINDS
 from tests.k8s.role import role_rules
@@ -175,3 +177,19 @@ def test_five_hundred_runs_are_listed_page_by_page(tmp_path: Path) -> None:
 
     assert [item["run"] for item in found] == [f"x-{number}" for number in range(500)]
     assert len(asked) == 5
+
+
+def test_a_kind_that_cannot_be_listed_hides_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A webhook that converts its objects may be away."""
+    monkeypatch.setattr(api, "time", SimpleNamespace(sleep=lambda _: None, monotonic=time.monotonic))
+    meta = {"name": "x-1", "labels": {"distlaunch/run": "x-1"}, "creationTimestamp": "2026-11-20T14:00:00Z"}
+    groups = (200, '{"groups": [{"name": "batch"}, {"name": "jobset.x-k8s.io"}]}')
+    jobs, none = ((200, json.dumps({"metadata": {}, "items": items})) for items in ([{"metadata": meta}], []))
+    away = (500, '{"message": "conversion webhook failed"}')
+    with answering(tmp_path, [groups, jobs, *[away] * 4, none, none]) as (cluster, _):
+        found = owners.runs(cluster)
+
+    assert [item["run"] for item in found] == ["x-1"]
+    assert "runs of --kind jobset are not listed: " in capfd.readouterr().err

@@ -65,7 +65,7 @@ class Owner(NamedTuple):
 def found(cluster: Cluster) -> list[Owner]:
     """The owners of all runs, the oldest first: one list for each kind that the cluster has.
 
-    What may not be listed is reported once. Raises `LaunchError` if nothing can be listed.
+    Kinds that cannot be listed are reported once. Raises `LaunchError` if nothing can be listed.
     """
     owners: list[Owner] = []
     refused: dict[str, api.ApiError] = {}
@@ -76,7 +76,7 @@ def found(cluster: Cluster) -> list[Owner]:
             try:
                 owners += _listed(cluster, kind)
             except api.ApiError as error:
-                if error.status == 403:
+                if error.status == 403 or error.status >= 500:  # webhooks that convert a kind may be away
                     refused[kind] = error
                 elif error.status != 404:  # without its kind's definition, there are none
                     raise
@@ -84,9 +84,10 @@ def found(cluster: Cluster) -> list[Owner]:
             raise next(iter(refused.values()))
     except (api.ApiError, api.UnreachableError) as error:
         raise api.explained(error, cluster, DOING) from error
-    if refused:
-        why = api.explained(next(iter(refused.values())), cluster, DOING).message
-        output.warn(f"runs of --kind {', '.join(refused)} are not listed: {why}")
+    for status in dict.fromkeys(error.status for error in refused.values()):
+        alike = {kind: error for kind, error in refused.items() if error.status == status}
+        why = api.explained(next(iter(alike.values())), cluster, DOING).message
+        output.warn(f"runs of --kind {', '.join(alike)} are not listed: {why}")
     return sorted(owners, key=lambda owner: owner.created)
 
 
