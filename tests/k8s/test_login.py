@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -48,6 +49,16 @@ def test_errors_that_the_library_only_logs_are_raised_and_raised_ones_are_unchan
         login.run(logs)
     with pytest.raises(ValueError, match="no such file"):
         login.run(fails)
+
+
+def test_what_another_part_of_the_program_logs_is_no_error_of_a_plugin() -> None:
+    def work() -> int:
+        other = threading.Thread(target=lambda: logging.getLogger("app").error("a request has failed"))
+        other.start()
+        other.join()
+        return 5
+
+    assert login.run(work) == 5
 
 
 def test_the_client_library_is_whole_for_a_program_that_imports_it_after_us() -> None:

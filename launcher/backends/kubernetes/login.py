@@ -77,8 +77,13 @@ class _Call(threading.Thread):
 def _complaints() -> Iterator[list[str]]:
     """Collect errors of login plugins that the client library logs instead of raising."""
     found: list[str] = []
+
+    def emit(record: logging.LogRecord) -> None:
+        if isinstance(threading.current_thread(), _Call):  # others of the program log, too
+            found.append(one_line(record.getMessage()))
+
     handler = logging.Handler(logging.ERROR)
-    handler.emit = lambda record: found.append(one_line(record.getMessage()))  # type: ignore[method-assign]
+    handler.emit = emit  # type: ignore[method-assign]
     root = logging.getLogger()
     root.addHandler(handler)
     try:
