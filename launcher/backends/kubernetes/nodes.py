@@ -81,15 +81,28 @@ def _gpus(item: dict[str, Any], resource: str) -> tuple[str, int]:
 
 
 def requests(spec: Mapping[str, Any]) -> dict[str, float]:
-    """What a pod's containers request together; an init container only if that is more."""
-    total = {"pods": 1.0}
-    for container in spec.get("containers") or ():
-        for name, value in ((container.get("resources") or {}).get("requests") or {}).items():
-            total[name] = total.get(name, 0.0) + words.amount(value)
+    """What a pod requests, as the scheduler counts it.
+
+    That is what its containers and sidecars do together; an init container, with the sidecars before it, only if that
+    is more; and the overhead of its runtime.
+    """
+    first, beside = Counter[str](), Counter[str]()
     for container in spec.get("initContainers") or ():
-        for name, value in ((container.get("resources") or {}).get("requests") or {}).items():
-            total[name] = max(total.get(name, 0.0), words.amount(value))
-    return total
+        if container.get("restartPolicy") == "Always":
+            beside += _amounts(container)
+            first |= beside
+        else:
+            first |= beside + _amounts(container)
+    together = sum(map(_amounts, spec.get("containers") or ()), beside)
+    return {"pods": 1.0, **((together | first) + _quantities(spec.get("overhead")))}
+
+
+def _amounts(container: Mapping[str, Any]) -> Counter[str]:
+    return _quantities((container.get("resources") or {}).get("requests"))
+
+
+def _quantities(given: Mapping[str, Any] | None) -> Counter[str]:
+    return Counter({name: words.amount(value) for name, value in (given or {}).items()})
 
 
 def taints(item: Mapping[str, Any]) -> list[dict[str, str]]:
