@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from launcher.backends.kubernetes import about, api, owners
+from launcher.backends.kubernetes.pod import NODE_LABEL
 from testbed import kube_builds, kube_programs
 from tests.k8s.conftest import KINDS
 from tests.k8s.role import role_rules
@@ -193,3 +194,20 @@ def test_a_kind_that_cannot_be_listed_hides_no_other_one(
 
     assert [item["run"] for item in found] == ["x-1"]
     assert "runs of --kind jobset are not listed: " in capfd.readouterr().err
+
+
+def test_pods_that_are_listed_again_as_the_listing_took_too_long_count_once(tmp_path: Path) -> None:
+    """The API server forgets the version whose pages are read."""
+
+    def pod(number: int) -> dict[str, Any]:
+        labels = {"distlaunch/run": "x-1", NODE_LABEL: "0"}
+        meta = {"name": f"x-1-{number}", "uid": f"{number}", "labels": labels}
+        return {"metadata": {**meta, "creationTimestamp": "2026-11-20T14:00:00Z"}, "status": {"phase": "Running"}}
+
+    first = (200, json.dumps({"metadata": {"continue": "more"}, "items": [pod(1)]}))
+    whole = (200, json.dumps({"metadata": {}, "items": [pod(1), pod(2)]}))
+    with answering(tmp_path, [first, (410, ""), whole]) as (cluster, _):
+        found = owners._pods(cluster, {"x-1": "node"})
+
+    assert found is not None
+    assert [each.name for each in found["x-1"]] == ["x-1-1", "x-1-2"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends._outlook import Outlook, by_free, nothing, unknown
@@ -117,21 +116,17 @@ def _nodes(cluster: Cluster) -> dict[str, _Node]:
 
 def _pods(cluster: Cluster, nodes: Mapping[str, _Node]) -> tuple[int, int]:
     """Subtract what pods request from their nodes; returns how many jobs wait for one, and our runs here."""
-    waiting: Counter[str] = Counter()
-    runs: set[str] = set()
 
-    def take(item: dict[str, Any]) -> None:
+    def take(item: dict[str, Any]) -> tuple[str, str, str, bool, dict[str, float]]:
         meta, spec = item["metadata"], item["spec"]
         owner: dict[str, str] = next(iter(meta.get("ownerReferences") or ()), {})
-        run = (meta.get("labels") or {}).get(RUN_LABEL)
-        if run and meta["namespace"] == cluster.namespace:
-            runs.add(run)
-        node = nodes.get(spec.get("nodeName") or "")
-        if node is not None:
-            node.take(requests(spec))
-            node.used |= owner.get("kind") not in _EVERYWHERE and meta["namespace"] != "kube-system"
-        elif not spec.get("nodeName"):
-            waiting[owner.get("uid") or meta["uid"]] += 1
+        run = (meta.get("labels") or {}).get(RUN_LABEL) if meta["namespace"] == cluster.namespace else None
+        uses = owner.get("kind") not in _EVERYWHERE and meta["namespace"] != "kube-system"
+        return run or "", spec.get("nodeName") or "", owner.get("uid") or meta["uid"], uses, requests(spec)
 
-    api.collect(cluster, "/api/v1/pods", {"fieldSelector": _ACTIVE}, take)
-    return len(waiting), len(runs)
+    listed, _ = api.collect(cluster, "/api/v1/pods", {"fieldSelector": _ACTIVE}, take)
+    for _, host, _, uses, wanted in listed:
+        if (node := nodes.get(host)) is not None:
+            node.take(wanted)
+            node.used |= uses
+    return len({uid for _, host, uid, _, _ in listed if not host}), len({run for run, *_ in listed if run})

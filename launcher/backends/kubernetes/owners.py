@@ -142,16 +142,13 @@ def _is_bare(meta: Object) -> bool:
 
 def _pods(cluster: Cluster, containers: dict[str, str]) -> dict[str, list[Pod]] | None:
     """The pods of all runs; None without the right to list them, which is reported."""
-    pods: dict[str, list[Pod]] = {}
 
-    def take(item: Object) -> None:
+    def take(item: Object) -> tuple[str, Pod | None]:
         run = item["metadata"]["labels"][RUN_LABEL]
-        pod = pod_status.pod_of(item, containers[run], cluster.access) if run in containers else None
-        if pod is not None:
-            pods.setdefault(run, []).append(pod)
+        return run, pod_status.pod_of(item, containers[run], cluster.access) if run in containers else None
 
     try:
-        api.collect(cluster, f"/api/v1/namespaces/{cluster.namespace}/pods", _SELECTOR, take)
+        listed, _ = api.collect(cluster, f"/api/v1/namespaces/{cluster.namespace}/pods", _SELECTOR, take)
     except api.ApiError as error:
         if error.status != 403:
             raise api.explained(error, cluster, DOING) from error
@@ -160,6 +157,10 @@ def _pods(cluster: Cluster, containers: dict[str, str]) -> dict[str, list[Pod]] 
         return None
     except api.UnreachableError as error:
         raise api.explained(error, cluster, DOING) from error
+    pods: dict[str, list[Pod]] = {}
+    for run, pod in listed:
+        if pod is not None:
+            pods.setdefault(run, []).append(pod)
     return pods
 
 
