@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from dataclasses import replace
@@ -13,7 +14,9 @@ import pytest
 
 from launcher.backends.kubernetes import api, rights
 from launcher.backends.kubernetes import ttl as kube_ttl
+from launcher.backends.kubernetes.objects import TTL_NOTE
 from launcher.backends.kubernetes.options import KubernetesOptions
+from launcher.backends.kubernetes.pod import RUN_LABEL
 from tests.k8s.conftest import KINDS
 from tests.k8s.test_api import GONE, answering
 
@@ -71,6 +74,21 @@ def test_ended_runs_are_removed_and_the_files_of_runs_are_not_fetched(user: User
     user.wait_nothing_left(ended)
     assert {kept, run} <= {what.partition(" ")[2] for what in user.left() if what.startswith("configmaps ")}
     assert 0 < proxy.given[f"GET {configs}"] < 50_000
+
+
+@pytest.mark.parametrize(("age_h", "removed"), [(24, False), (26, True)])
+def test_a_run_whose_pods_were_deleted_goes_a_day_after_its_time_to_live(
+    tmp_path: Path, age_h: int, *, removed: bool
+) -> None:
+    """Its files may take 24 MB of the cluster's database."""
+    created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 3600 * age_h))
+    meta = {"name": "x-1", "uid": "7", "labels": {RUN_LABEL: "x-1"}, "creationTimestamp": created}
+    maps = {"items": [{"metadata": {**meta, "annotations": {TTL_NOTE: "3600"}}}]}
+    answers: list[tuple[int, str] | None] = [(200, json.dumps(maps)), (200, '{"items": []}'), (200, "{}")]
+    with answering(tmp_path, answers) as (cluster, asked):
+        kube_ttl.sweep(cluster, KubernetesOptions(image="i", kind="pods"))
+
+    assert ("DELETE" in asked) is removed
 
 
 @pytest.mark.parametrize(

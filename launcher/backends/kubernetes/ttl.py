@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from launcher.backends.kubernetes.options import KubernetesOptions
     from launcher.backends.kubernetes.pod_status import Object
 
+_UNSEEN_S = 24 * 3600.0
+"""Without pods, nothing tells when a run ended: it counts as ended this long after its creation."""
+
 _SECONDS = re.compile(r"\d{1,12}", re.ASCII)
 
 
@@ -46,7 +49,8 @@ def _sweep(cluster: Cluster, kind: str) -> None:
         ended = _ended(owner)
         if kind == "pods":
             query = {"labelSelector": f"{RUN_LABEL}={meta['labels'][RUN_LABEL]}"}
-            ended = _pods_ended(cluster.call("GET", f"/api/v1/namespaces/{namespace}/pods", query=query)["items"])
+            pods = cluster.call("GET", f"/api/v1/namespaces/{namespace}/pods", query=query)["items"]
+            ended = _pods_ended(pods) if pods else pod_status.timestamp(meta["creationTimestamp"]) + _UNSEEN_S
         if ended is not None and cluster.now() > _lasts(owner, ended):
             body = {"propagationPolicy": "Background", "preconditions": {"uid": meta["uid"]}}
             try:
@@ -68,7 +72,7 @@ def _ended(owner: Object) -> float | None:
 
 
 def _pods_ended(pods: Iterable[Object]) -> float | None:
-    """When the last of these pods ended; None if one has not, or there are none."""
+    """When the last of these pods ended; None if one has not."""
     ends: list[float] = []
     for pod in pods:
         if pod["status"].get("phase") not in ("Succeeded", "Failed"):
