@@ -49,11 +49,19 @@ class Channel:
 
     async def first(self) -> View:
         """The view; waits for the first one. Raises `TimeoutError`."""
-        if self._view is None or not self._view.ended:  # a view that is final would be kept as long as somebody asks
-            self._rest()
+        if self._view is not None:
+            if not self._view.ended:  # one that is final would be kept as long as somebody asks
+                self._rest()
+            return self._view
         limit = self._loop.time() + _FIRST_S
-        while self._view is None:
-            await asyncio.wait_for(self._news.wait(), max(0.1, limit - self._loop.time()))
+        self.look()  # else it would end before a first view that takes longer than `IDLE_S`
+        try:
+            while self._view is None:
+                if self._stop.is_set():
+                    raise TimeoutError
+                await asyncio.wait_for(self._news.wait(), limit - self._loop.time())
+        finally:
+            self.leave()
         return self._view
 
     async def after(self, version: str, limit_s: float) -> View | None:

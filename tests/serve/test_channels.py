@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import threading
+
+import pytest
 
 from launcher import output
 from launcher.errors import StorageError
@@ -11,9 +13,6 @@ from launcher.server import channels
 from launcher.server.channels import Channel
 from launcher.server.views import View
 from tests.loops import result_of
-
-if TYPE_CHECKING:
-    import pytest
 
 _LIMIT_S = 20.0
 
@@ -33,6 +32,19 @@ class Told:
         if isinstance(told, Exception):
             raise told
         return View(version, "", "", {}, "", b"{}", ended=told)
+
+
+class Slow(Told):
+    """A source that reads until it is allowed to end."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+        self.allowed = threading.Event()
+
+    def read(self, version: str) -> View:
+        """The one view, in the end."""
+        self.allowed.wait(_LIMIT_S)
+        return super().read(version)
 
 
 def test_a_page_of_a_run_that_has_ended_is_read_anew_though_somebody_asks_for_it_all_the_time(
@@ -70,3 +82,38 @@ def test_a_page_that_cannot_be_read_for_a_moment_is_read_again(monkeypatch: pyte
     assert statuses[0] == 500
     assert statuses[-1] == 200
     assert len(printed) == 1
+
+
+def test_a_first_view_may_take_longer_than_a_page_that_nobody_looks_at_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "IDLE_S", 0.02)
+
+    async def ask() -> int:
+        source, dropped = Slow(), asyncio.Event()
+        channel = Channel(source, dropped.set)
+        first = asyncio.ensure_future(channel.first())
+        await asyncio.sleep(0.2)
+        assert not dropped.is_set()
+        source.allowed.set()
+        status = (await first).status
+        await asyncio.wait_for(dropped.wait(), _LIMIT_S)
+        return status
+
+    assert result_of(ask) == 200
+
+
+def test_who_waits_for_a_first_view_is_sent_away_when_the_server_ends() -> None:
+    async def ask() -> None:
+        source = Slow()
+        channel = Channel(source, lambda: None)
+        first = asyncio.ensure_future(channel.first())
+        await asyncio.sleep(0)
+        channel.close()
+        try:
+            done, _ = await asyncio.wait([first], timeout=_LIMIT_S)
+            assert done
+        finally:
+            source.allowed.set()
+        with pytest.raises((TimeoutError, asyncio.TimeoutError)):  # one and the same since Python 3.11
+            await first
+
+    result_of(ask)
