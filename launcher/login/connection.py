@@ -5,7 +5,6 @@ Nothing asks for a password but `open_at_terminal`. Host keys are always checked
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shlex
@@ -17,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.agent.system import flock
 from launcher.errors import BackendUnavailableError, CommandError, NotLoggedInError, SpecError
 from launcher.login import address as addresses
 from launcher.login.hints import LOGIN_HINTS, NO_SESSION, hints, last_line
@@ -223,13 +223,8 @@ def _alone(socket: Path) -> Iterator[None]:
     """
     limit = time.monotonic() + _OPENS_S
     with open(f"{socket}.lock", "ab") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > limit:
-                    raise NotLoggedInError("someone is just logging in there", hint="wait for it") from None
-                time.sleep(0.05)
-            else:
-                break
+        while not flock.taken(lock):
+            if time.monotonic() > limit:
+                raise NotLoggedInError("someone is just logging in there", hint="wait for it")
+            time.sleep(0.05)
         yield

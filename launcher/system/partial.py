@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from launcher.agent.system import flock
 from launcher.errors import StorageError
 from launcher.system import storage
 
@@ -37,12 +37,15 @@ class Partial:
             # No link is followed: another user may have put it there.
             fd = os.open(self._hidden, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
             self._file = open(fd, "r+b", buffering=0)  # noqa: SIM115 - closed by `close`
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            try:
+                free = flock.taken(fd)
+            except OSError:
+                self._file.close()
+                raise
+        if not free:
             self._file.close()
             hint = "wait until it has ended, or --to another directory"
-            raise StorageError(f"another process is fetching {str(path)!r}", hint=hint) from error
+            raise StorageError(f"another process is fetching {str(path)!r}", hint=hint)
 
     def resume(self, at_most: int) -> int:
         """Keep what is there of a file of this size; returns the number of bytes."""

@@ -7,14 +7,13 @@ in `runs` a file for each node that uses `work`, which its agent touches. A file
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import time
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Set, Tuple
+from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 from ..named_tuple import NamedTuple
-from ..system import files
+from ..system import files, flock
 from ..system.files import SENT_MTIME_S
 from . import times
 from .times import Times
@@ -99,17 +98,12 @@ def _times(known: Dict[str, List[Any]], now: Dict[str, List[str]], before: Times
     return same, new
 
 
-def _lock(lock: Any, project: str) -> None:
+def _lock(lock: BinaryIO, project: str) -> None:
     limit = time.monotonic() + _LOCK_S
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > limit:
-                raise ProjectError(11, f"another run has been preparing it for {_LOCK_S:.0f} s", project) from None
-            time.sleep(0.05)
-        else:
-            return
+    while not flock.taken(lock):
+        if time.monotonic() > limit:
+            raise ProjectError(11, f"another run has been preparing it for {_LOCK_S:.0f} s", project)
+        time.sleep(0.05)
 
 
 def _read(path: str) -> Dict[str, Any]:
