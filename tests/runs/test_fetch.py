@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -15,7 +16,7 @@ import pytest
 from launcher import output
 from launcher.agent.node import holding
 from launcher.agent.outputs import signs
-from launcher.agent.outputs.tree import Tree
+from launcher.agent.outputs.tree import Tree, TreeError
 from launcher.agent.system import files
 from launcher.backends._outputs import RemoteOutputs, SharedOutputs
 from launcher.errors import CommandError, StorageError
@@ -214,6 +215,27 @@ def test_a_file_that_changes_meanwhile_is_read_once_more_and_then_named(run: str
     assert {file["path"] for file in once["files"]} == {"out/model.pt", "out/other.txt"}
     assert (distlaunch.directory / "once/out/model.pt").read_bytes() == b"000000001" + CONTENT[9:]
     assert os.listdir(distlaunch.directory / "always/out") == ["other.txt"]
+
+
+def test_a_directory_that_the_user_may_not_read_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("cache/model.pt", "results/model.pt"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    scandir, forbidden = os.scandir, ["cache"]
+
+    def scan(path: bytes) -> Any:
+        if os.path.basename(os.path.normpath(os.fsdecode(path))) in forbidden:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    found = Tree(str(tmp_path)).listed("**/*.pt")
+
+    assert [name for name, *_ in found["files"]] == ["results/model.pt"]
+    assert found["left_out"] == [("cache/", "Permission denied")]
+    forbidden.append(tmp_path.name)
+    with pytest.raises(TreeError, match="Permission denied"):
+        Tree(str(tmp_path)).listed("")
 
 
 def test_what_is_appended_meanwhile_is_left_out(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class Tree:
         is_sent = times.sent(b"" if pattern else times.read(_text(self._top)))
         files: List[Tuple[str, int, int]] = []
         left_out: List[Tuple[str, str]] = []
-        for name, entry in self._walk(start):
+        for name, entry in self._walk(start, left_out):
             if not fits(name):
                 continue
             about, why = self._look(entry)
@@ -58,8 +58,8 @@ class Tree:
             names = sorted(_text(entry.name) + "/" * entry.is_dir(follow_symlinks=False) for entry in entries)
         return names[:_SHOWN]
 
-    def _walk(self, start: bytes) -> Iterator[Tuple[str, os.DirEntry[bytes]]]:
-        """All entries at and below that path, except directories."""
+    def _walk(self, start: bytes, left_out: List[Tuple[str, str]]) -> Iterator[Tuple[str, os.DirEntry[bytes]]]:
+        """All entries at and below that path, except directories; those that may not be read are added to the list."""
         above, last = os.path.split(start)
         if os.path.realpath(os.path.join(self._top, above)) != os.path.join(self._top, above).rstrip(b"/"):
             return  # missing or a link: its files are below their real place
@@ -73,7 +73,10 @@ class Tree:
             except FileNotFoundError:
                 continue  # removed meanwhile
             except OSError as error:
-                raise TreeError(f"{_text(os.path.join(self._top, below))}: {error.strerror}") from error
+                if not (below and isinstance(error, PermissionError)):
+                    raise TreeError(f"{_text(os.path.join(self._top, below))}: {error.strerror}") from error
+                left_out.append((_text(below) + "/", error.strerror or str(error)))
+                continue
             for entry in found:
                 path = os.path.join(below, entry.name)
                 if entry.is_dir(follow_symlinks=False):
