@@ -192,7 +192,12 @@ def _hashed(directory: Path, files: Sequence[File], *, ship_secrets: bool) -> tu
         # No content is sent for a link that leads out.
         found = (credentials.named(path) or credentials.named(file.source)) and not os.path.isabs(file.link or "")
         if file.link is None:
-            reader = Reader(directory, file)
+            try:
+                reader = Reader(directory, file)
+            except SpecError as error:
+                if isinstance(error.__cause__, FileNotFoundError):  # as one that was removed a moment ago
+                    continue
+                raise
             for number, block in enumerate(reader):
                 found = found or (number == 0 and credentials.inside(path, block))
             hashed.append(replace(file, sha256=reader.hash.hexdigest()))

@@ -50,7 +50,8 @@ class Reader(io.RawIOBase):
             fd = input_file.open_fd(file.source) if file.source else input_file.open_below(directory, file.path)
             self._file = open(fd, "rb", buffering=0)  # noqa: SIM115 - closed by `close`
         except OSError as error:
-            raise unreadable(file.path, error) from error
+            known = file.sha256 and isinstance(error, FileNotFoundError)
+            raise (self._changed() if known else unreadable(file.path, error)) from error
 
     def __iter__(self) -> Iterator[bytes]:
         while block := self.read(_BLOCK_BYTES):

@@ -143,6 +143,8 @@ def _walked(root: bytes, left_out: Sequence[bytes], rules: ignore.Ignored) -> It
     """All files and links, except bytecode, virtual environments, what is left out, and directories by the rules."""
 
     def refuse(error: OSError) -> None:
+        if isinstance(error, FileNotFoundError):  # removed meanwhile
+            return
         raise SpecError(
             f"{os.fsdecode(error.filename)!r} cannot be read: {error.strerror}",
             hint="make it readable, or start elsewhere",
