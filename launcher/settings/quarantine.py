@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from launcher.settings import config
 from launcher.system import numbers, storage, trust
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 QUARANTINE = "quarantine"
 """The value of `stragglers` with which hosts that were slow for most of a run get there, too."""
@@ -36,7 +37,7 @@ def hosts(cluster: str, env: Mapping[str, str]) -> dict[str, str]:
     """The cluster's quarantined hosts with their reasons. Raises `StorageError` if the file is damaged."""
     if config.user_file(env) is None:
         return {}
-    return {host: str(about.get("reason")) for host, about in _read(path(env)).get(cluster, {}).items()}
+    return {host: str(about.get("reason")) for host, about in _read(_WHAT, path(env)).get(cluster, {}).items()}
 
 
 def add(cluster: str, bad: Mapping[str, str], env: Mapping[str, str]) -> None:
@@ -51,21 +52,28 @@ def release(cluster: str, names: tuple[str, ...], env: Mapping[str, str]) -> Non
 
 def _change(cluster: str, changes: Mapping[str, dict[str, Any] | None], env: Mapping[str, str]) -> None:
     file = path(env)
-    locked = Path(file).with_suffix(".lock")
-    trust.make(f"the directory of the {_WHAT}", os.path.dirname(file), 0o755)
-    trust.make(f"the lock of the {_WHAT}", locked)
-    with lock.hold(locked, "doctor", wait_s=_LOCK_S):
-        whole = _read(file)
+    with changing(_WHAT, file) as whole:
         listed = {**whole.get(cluster, {}), **changes}
         whole[cluster] = {host: about for host, about in listed.items() if about is not None}
+
+
+@contextmanager
+def changing(what: str, file: str) -> Iterator[dict[str, dict[str, Any]]]:
+    """The hosts of all clusters in such a file, written in the end. Only one process at a time changes it."""
+    locked = Path(file).with_suffix(".lock")
+    trust.make(f"the directory of the {what}", os.path.dirname(file), 0o755)
+    trust.make(f"the lock of the {what}", locked)
+    with lock.hold(locked, "doctor", wait_s=_LOCK_S):
+        whole = _read(what, file)
+        yield whole
         storage.write_whole(file, storage.encode_json(whole))
 
 
-def _read(file: str) -> dict[str, dict[str, dict[str, Any]]]:
+def _read(what: str, file: str) -> dict[str, dict[str, Any]]:
     """The hosts of all clusters. A damaged file is an error: else bad hosts would be used, or its content replaced."""
     try:
         with storage.read_errors(file):
-            whole = numbers.loads(trust.read(_WHAT, file))
+            whole = numbers.loads(trust.read(what, file))
     except StorageError:
         if not os.path.lexists(file):
             return {}
@@ -74,7 +82,7 @@ def _read(file: str) -> dict[str, dict[str, dict[str, Any]]]:
         whole = None
     if isinstance(whole, dict) and all(map(_is_table, whole.values())):
         return whole
-    raise StorageError(f"{file} is damaged: it is no {_WHAT}", hint="correct or remove it")
+    raise StorageError(f"{file} is damaged: it is no {what}", hint="correct or remove it")
 
 
 def _is_table(value: Any) -> bool:

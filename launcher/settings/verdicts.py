@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from launcher.settings import config, quarantine
-from launcher.system import numbers, storage, trust
+from launcher.system import numbers, storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,18 +35,14 @@ def of(cluster: str, env: Mapping[str, str]) -> dict[str, Verdict]:
 
 def note(cluster: str, found: Mapping[str, Verdict], env: Mapping[str, str]) -> None:
     """Record these verdicts, in place of earlier ones about the same hosts."""
-    file = path(env)
-    with storage.storage_errors(file):
-        trust.make("the directory of doctor's verdicts", os.path.dirname(file), 0o755)
-        whole = storage.read_trusted_json("doctor's last verdicts", file) or {}
-        known = whole.get(cluster)
+    with quarantine.changing("list of doctor's last verdicts", path(env)) as whole:
         since = time.time() - _KEPT_S
         kept = {
             host: about
-            for host, about in (known.items() if isinstance(known, dict) else ())
+            for host, about in whole.get(cluster, {}).items()
             if (verdict := _verdict(about)) is not None and verdict["time"] > since
         }
-        storage.write_whole(file, storage.encode_json({**whole, cluster: {**kept, **found}}))
+        whole[cluster] = {**kept, **found}
 
 
 def _verdict(about: Any) -> Verdict | None:
