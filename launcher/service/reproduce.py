@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from launcher.results.cluster import Setting
     from launcher.runs.records import Run
 
-_NOT_SET_BY_FILES = ("flag", "DISTLAUNCH_")
-"""How sources of values begin that a settings file will not give to the next launch."""
+_VARIABLES = "DISTLAUNCH_"
+"""How the sources of values begin that the next launch will not have."""
 
 
 def command(run: Run) -> str:
@@ -46,7 +46,9 @@ def _options(run: Run) -> Iterator[str]:
     """The options that were given on the command line or by variables."""
     given = {name: value for name, value in run.given.items() if name not in ("script", "args", "module")}
     for name, each in settings(run).items():
-        if each["source"].startswith(_NOT_SET_BY_FILES):
+        if any(part.startswith(_VARIABLES) for part in each["source"].split(" + ")):
+            given[name] = each["value"]  # of an option that adds up also the other parts: a value counts once
+        elif each["source"].startswith("flag"):
             given.setdefault(name, each["value"])
     declared = _declared(run)
     for name, value in given.items():
