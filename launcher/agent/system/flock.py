@@ -13,7 +13,7 @@ _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL}
 def taken(file: Union[int, BinaryIO]) -> bool:
     """Lock the file, without waiting; False if another process or thread has it.
 
-    Also true where the file system has no such locks: there is nobody to ask then.
+    Also true where the file system has no such locks, as nothing can be known there.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
