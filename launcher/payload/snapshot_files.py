@@ -80,21 +80,27 @@ def _tracked(directory: Path, root: Path, below: bytes, warnings: list[str]) -> 
         if os.path.isdir(os.fsencode(directory) + b"/" + path) and not os.path.islink(
             os.fsencode(directory) + b"/" + path
         ):
-            yield from _submodule(directory, path, below, warnings)
+            yield from _submodule(directory, root, path, below, warnings)
         else:
             yield below + path
     foreign: dict[bytes, bool] = {}
     for path in (_git(root, directory, "ls-files", "-z", "--others", "--exclude-standard") or b"").split(b"\0")[:-1]:
+        if _is_foreign(os.fsencode(directory), os.path.dirname(path), foreign):
+            continue
         if path.endswith(b"/"):  # a repository that is not a submodule
-            yield from _submodule(directory, path.rstrip(b"/"), below, warnings)
-        elif not _is_foreign(os.fsencode(directory), os.path.dirname(path), foreign):
+            yield from _submodule(directory, root, path.rstrip(b"/"), below, warnings)
+        else:
             yield below + path
 
 
-def _submodule(directory: Path, path: bytes, below: bytes, warnings: list[str]) -> Iterator[bytes]:
+def _submodule(directory: Path, root: Path, path: bytes, below: bytes, warnings: list[str]) -> Iterator[bytes]:
     inner = directory / os.fsdecode(path)
     if (inner / ".git").exists():
         if _work_tree(inner, warnings) == inner:
+            if (inner / ".git").is_file() and _shared(inner) == _shared(root):
+                name = os.fsdecode(below + path)
+                warnings.append(f"{name} is another worktree of the same repository: none of its files are sent")
+                return
             yield from _tracked(inner, inner, below + path + b"/", warnings)
         else:
             rules = ignore.Ignored(inner)
@@ -103,6 +109,12 @@ def _submodule(directory: Path, path: bytes, below: bytes, warnings: list[str]) 
     else:
         name = os.fsdecode(below + path)
         warnings.append(f"the submodule {name} is not checked out here: none of its files are sent")
+
+
+def _shared(root: Path) -> str:
+    """The directory that all worktrees of a repository share."""
+    found = _git(root, root, "rev-parse", "--git-common-dir") or b""
+    return os.path.realpath(root / os.fsdecode(found.removesuffix(b"\n")))
 
 
 def _is_foreign(root: bytes, path: bytes, known: dict[bytes, bool]) -> bool:

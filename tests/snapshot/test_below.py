@@ -43,6 +43,26 @@ def test_what_is_left_out_of_a_submodule_whose_repository_is_gone_is_named(tmp_p
     assert found.warnings == ("in lib: not sent: wandb/ (3 B); a line !wandb/ in .distlaunchignore sends it",)
 
 
+def test_other_worktrees_and_repositories_in_virtual_environments_are_not_sent(tmp_path: Path) -> None:
+    for name in ("venv/src/lib", "vendored", "."):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / "a.py").touch()
+        git(tmp_path / name, "init", "--quiet")
+        git(tmp_path / name, "add", "a.py")
+        git(tmp_path / name, "commit", "--quiet", "-m", "first")
+    (tmp_path / "venv/pyvenv.cfg").touch()
+    git(tmp_path, "worktree", "add", "--quiet", ".worktrees/feature")
+
+    found = collect(tmp_path)
+
+    assert [file.path for file in found.files] == ["a.py", "vendored/a.py"]
+    assert found.warnings == (
+        ".worktrees/feature is another worktree of the same repository: none of its files are sent",
+    )
+    inside = collect(tmp_path / ".worktrees/feature")
+    assert ([file.path for file in inside.files], inside.warnings) == (["a.py"], ())
+
+
 @pytest.mark.parametrize(("error", "said"), [(FileNotFoundError, ""), (PermissionError, "data/gone cannot be read: x")])
 def test_a_file_that_a_link_leads_to_may_vanish_and_is_named_if_it_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[OSError], said: str
