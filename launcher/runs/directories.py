@@ -79,7 +79,7 @@ def find(directory: Path, text: str) -> Run:
     trust.require("run", run.path / "run.json")
     if not slash:
         return run
-    if not index.isdigit() or int(index) not in run.tasks:
+    if not numbers.is_index(index) or int(index) not in run.tasks:
         tasks = ", ".join(map(str, run.tasks[:20]))
         raise RunNotFoundError(
             f"{run.id} has no task {index!r}", hint=f"tasks: {tasks}" if tasks else "it is not a job array"

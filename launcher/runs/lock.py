@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from launcher import output
 from launcher.agent.system import files
 from launcher.errors import RequestError
-from launcher.system import storage
+from launcher.system import numbers, storage
 from launcher.system.dataclass import asdict, dataclass
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def _latest(directory: Path) -> int:
 def _numbers(directory: Path) -> list[int]:
     with storage.storage_errors(directory):
         names = [name.rpartition("-") for name in os.listdir(directory)]
-    return [int(number) for kind, _, number in names if kind == "lock" and number.isdigit()]
+    return [int(number) for kind, _, number in names if kind == "lock" and numbers.is_index(number)]
 
 
 def _path(directory: Path, number: int) -> Path:

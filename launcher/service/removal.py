@@ -13,7 +13,7 @@ from launcher.agent.system import files, processes
 from launcher.errors import LaunchError, RequestError, StorageError
 from launcher.runs import directories, lock, races
 from launcher.service import observe
-from launcher.system import storage
+from launcher.system import numbers, storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +74,7 @@ def sweep(directory: Path) -> None:
     """Remove what removals that were cut off, or have failed, have left in the directory of all runs."""
     for left in directory.glob(".removed.*"):
         pid = left.name.rpartition(".")[2]
-        if not pid.isdigit() or processes.start_ticks(int(pid)) is None:
+        if not numbers.is_index(pid) or processes.start_ticks(int(pid)) is None:
             try:
                 _remove(left)
             except StorageError as error:

@@ -20,6 +20,11 @@ def is_time(value: object) -> bool:
     return is_number(value) and isinstance(value, (int, float)) and 0 <= value < _LATEST
 
 
+def is_index(text: str) -> bool:
+    """Whether the text is a whole number, and not too large: `int` takes other digits, too, and no more than 4,300."""
+    return text.isascii() and text.isdecimal() and len(text) < 10
+
+
 def loads(text: str | bytes) -> Any:
     """The JSON value, with None for numbers that fail `is_number`. Raises `ValueError` or `RecursionError`."""
     return json.loads(text, parse_int=_read, parse_float=_read_float, parse_constant=lambda _: None)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.runs import directories, records
+from launcher.errors import RunNotFoundError
+from launcher.runs import directories, lock, records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,3 +71,18 @@ def test_ls_says_how_many_nodes_a_run_really_has(distlaunch: Cli) -> None:
     (found,) = distlaunch("ls", "--output", "json").json["result"]["runs"]
     assert found["nodes"] == "3"
     assert directories.is_id(found["run"])
+
+
+@pytest.mark.parametrize("index", ["²", "٣", "9" * 5000, "", "-1"])
+def test_what_is_no_number_of_a_task_is_an_error_that_says_so(tmp_path: Path, index: str) -> None:
+    name = "train-20250101-000000-abcd"
+    make(tmp_path, name, "slurm", "7", (0, 3))
+
+    with pytest.raises(RunNotFoundError, match=f"{name} has no task"):
+        directories.find(tmp_path, f"{name}/{index}")
+
+
+def test_a_foreign_file_with_an_odd_number_is_no_lock(tmp_path: Path) -> None:
+    (tmp_path / "lock-²").touch()
+    with lock.hold(tmp_path, "requeue"):
+        assert (tmp_path / "lock-1").exists()
