@@ -89,7 +89,7 @@ def of_roles(
         try:
             settings = resolve(JobOptions, role.values)
             options = config.build(JobOptions, settings)
-            options = replace(options, workers=0, max_restarts=_restarts(role, options))
+            options = replace(options, workers=0, max_restarts=_restarts(role, settings["max_restarts"]))
             job = of_script(options, replace(launching, module=role.module), role.script, role.args)
             own: Any = config.build(backend.options, resolve(backend.options, role.values))
         except RequestError as error:
@@ -105,6 +105,9 @@ def of_roles(
     return replace(first, nodes=NodeRange(min=total, max=total), all_nodes=False, roles=tuple(roles))
 
 
-def _restarts(role: RoleRequest, options: JobOptions) -> int:
+def _restarts(role: RoleRequest, given: Setting) -> int:
     """How often the role starts again after a failure."""
-    return (options.max_restarts or _RESTARTS) if role.on_failure == RESTART else 0
+    if role.on_failure != RESTART:
+        return 0
+    restarts: int = given.value if given.layers else _RESTARTS
+    return restarts

@@ -49,6 +49,28 @@ def test_each_role_has_its_own_values_and_those_of_the_command_line(cli: Cli) ->
     assert (trainer["serves"], rollout["serves"]) == (False, True)
 
 
+@pytest.mark.parametrize(
+    ("own", "args", "variables", "expected"),
+    [
+        ("", [], {}, 3),
+        ("max_restarts = 0", [], {}, 0),
+        ("", ["--max-restarts=0"], {}, 0),
+        ("", [], {"DISTLAUNCH_MAX_RESTARTS": "0"}, 0),
+        ("max_restarts = 2", ["--max-restarts=0"], {}, 2),
+    ],
+)
+def test_a_role_that_starts_again_does_so_as_often_as_was_asked(
+    cli: Cli, own: str, args: list[str], variables: dict[str, str | None], expected: int
+) -> None:
+    text = GOOD.replace("nproc_per_node = 2", f'on_failure = "restart_role"\n{own}')
+    cli.write("run.toml", text.replace('"b.sh"', '"./b.sh"'))
+
+    done = cli("local", *args, "--dry-run", "--output=json", "--roles=run.toml", env=variables)
+
+    assert done.exit_code == 0, done.stderr
+    assert [role["max_restarts"] for role in done.json["result"]["plan"]["spec"]["roles"]] == [expected, 0]
+
+
 def test_roles_on_the_command_line_are_the_same_with_fewer_words(cli: Cli) -> None:
     done = cli("local", "--dry-run", "--output=json", "--role", "one:2:a.py --lr '0 1'", "--role=two:1:a.py")
 
