@@ -128,12 +128,12 @@ def error(failure: LaunchError) -> None:
         write(STDOUT, encode(_envelope(False, error=failed)))
 
 
-def bug(trace: str) -> None:
-    """Print a traceback as a bug in distlaunch."""
+def bug(trace: str, *, ends: bool = True) -> None:
+    """Print a traceback as a bug in distlaunch. `ends`: it is the command's result, too."""
     _say(*(f"  {line}" for line in trace.rstrip("\n").split("\n")))
     message = "this is a bug in distlaunch, not in your request; please report it with the lines above"
     _say(f"{paint('error[bug]', 'red')}: {message}")
-    if as_json():
+    if ends and as_json():
         last = trace.strip().splitlines()[-1]
         write(STDOUT, encode(_envelope(False, error={"code": "bug", "message": last, "hint": message})))
 

@@ -137,7 +137,7 @@ class Channel:
         except Exception as error:  # noqa: BLE001 - whatever a damaged run leads to, the others are shown
             if self._bug != repr(error):
                 self._bug = repr(error)
-                output.bug(traceback.format_exc())
+                output.bug(traceback.format_exc(), ends=False)
             return views.problem(version, StorageError(f"this cannot be read: {error!r}"))
 
 

@@ -106,6 +106,7 @@ def _token(path: str | None) -> Iterator[str]:
     if path is None:
         yield token
         return
+    path = os.path.abspath(path)
     storage.write_whole(path, f"{token}\n".encode(), mode=0o600)
     try:
         yield token

@@ -92,21 +92,22 @@ def _take(found: Files, outputs: Outputs, file: Listed, to: Path, progress: Prog
     rank, name = found.node.rank, os.path.join(found.node.below, file.name)
     path = to / name
     try:
-        transferred = _transferred(outputs, file, path, lambda size: progress.moved(name, size))
+        done = _transferred(outputs, file, path, lambda size: progress.moved(name, size))
     except RequestError as error:
         found.left_out.append({"path": file.name, "node": rank, "why": error.message})
         return
-    if transferred is None:
+    if done is None:
         found.changed.append(name)
     else:
-        found.files.append({"path": name, "bytes": path.stat().st_size, "node": rank, "transferred": transferred})
+        size, transferred = done
+        found.files.append({"path": name, "bytes": size, "node": rank, "transferred": transferred})
 
 
-def _transferred(outputs: Outputs, file: Listed, path: Path, moved: Callable[[int], None]) -> bool | None:
-    """Fetch one file. Returns whether it was transferred, as it may be here already; None: it changes all the time."""
+def _transferred(outputs: Outputs, file: Listed, path: Path, moved: Callable[[int], None]) -> tuple[int, bool] | None:
+    """Fetch one file: its size, and whether it was transferred or is here already. None: it changes all the time."""
     if _is_here(path, file):
         moved(file.size)
-        return False
+        return file.size, False
     part = Partial(path)
     try:
         offset, tries = part.resume(file.size), 0
@@ -120,7 +121,7 @@ def _transferred(outputs: Outputs, file: Listed, path: Path, moved: Callable[[in
             ending = outputs.read(file.name, offset, take)
             if not ending.changed and (part.size, part.sha256.hexdigest()) == (ending.size, ending.sha256):
                 part.finish(ending.mtime_ns)
-                return True
+                return part.size, True
             moved(-part.size)
             part.restart()
             tries += offset == 0 or ending.changed  # what was here may be of another version

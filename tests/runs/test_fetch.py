@@ -23,7 +23,8 @@ from launcher.errors import CommandError, StorageError
 from launcher.payload import agent_archive
 from launcher.runs import directories
 from launcher.runs.records import Run
-from launcher.service import fetch, observe
+from launcher.service import fetch, fetch_node, observe
+from launcher.system.partial import Partial
 from launcher.system.pipes import ProgramBridge
 
 if TYPE_CHECKING:
@@ -215,6 +216,24 @@ def test_a_file_that_changes_meanwhile_is_read_once_more_and_then_named(run: str
     assert {file["path"] for file in once["files"]} == {"out/model.pt", "out/other.txt"}
     assert (distlaunch.directory / "once/out/model.pt").read_bytes() == b"000000001" + CONTENT[9:]
     assert os.listdir(distlaunch.directory / "always/out") == ["other.txt"]
+
+
+def test_a_file_that_another_program_takes_as_soon_as_it_is_here_was_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.pt").write_bytes(CONTENT)
+    (tmp_path / "spec.json").write_text(json.dumps({"cwd": str(tmp_path)}))
+    finish = Partial.finish
+
+    def taken(part: Partial, mtime_ns: int) -> None:
+        finish(part, mtime_ns)
+        part.path.unlink()
+
+    monkeypatch.setattr(Partial, "finish", taken)
+    node = fetch_node.Node(0, "")
+    found = fetch_node.fetch(SharedOutputs(tmp_path), node, ["*.pt"], tmp_path / "here", fetch_node.Progress())
+
+    assert found.files == [{"path": "model.pt", "bytes": len(CONTENT), "node": 0, "transferred": True}]
 
 
 def test_a_directory_that_the_user_may_not_read_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

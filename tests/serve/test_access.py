@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client.openmetrics import parser
 
+from launcher.cli.commands import serve
+from launcher.server import process
+from launcher.service import observe
 from tests.serve.conftest import Server, serving
 
 if TYPE_CHECKING:
+    from launcher.results.serve import Serving
     from tests.command import Cli
 
 parse: Any = parser.text_string_to_metric_families
@@ -107,6 +111,29 @@ def test_it_listens_on_this_machine_only(server: Server) -> None:
     port = f"{server.port:04X}"
 
     assert [address for address in listening if address.endswith(f":{port}")] == [f"0100007F:{port}"]
+
+
+def test_the_command_for_ssh_has_an_address_with_colons_in_brackets(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(observe, "directory", lambda _: tmp_path)
+    found: Serving = {"url": "http://[::1]:8123/", "host": "::1", "port": 8123, "token_file": None}
+    monkeypatch.setattr(process, "serve", lambda *_, ready, **__: ready(found))
+
+    serve.serve()
+
+    assert "ssh -L 8123:[::1]:8123 " in capfd.readouterr().err
+
+
+def test_the_file_of_the_token_is_removed_from_another_working_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with process.background(tmp_path, port=0, token_file="token"):
+        assert (tmp_path / "token").exists()
+        monkeypatch.chdir("/")
+
+    assert not (tmp_path / "token").exists()
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.org"])

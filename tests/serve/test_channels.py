@@ -63,9 +63,12 @@ def test_a_page_of_a_run_that_has_ended_is_read_anew_though_somebody_asks_for_it
     result_of(ask)
 
 
-def test_a_page_that_cannot_be_read_for_a_moment_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    bug, printed = ValueError("a bug"), list[str]()
-    monkeypatch.setattr(output, "bug", printed.append)
+def test_a_page_that_cannot_be_read_for_a_moment_is_read_again(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A bug is reported once, and not on stdout, which has the one object of `serve --output json`."""
+    bug = ValueError("a bug")
+    monkeypatch.setattr(output, "as_json", lambda: True)
 
     async def ask() -> list[int]:
         channel = Channel(Told(StorageError("a stale file handle"), bug, bug, bug, ""), lambda: None)
@@ -81,7 +84,8 @@ def test_a_page_that_cannot_be_read_for_a_moment_is_read_again(monkeypatch: pyte
 
     assert statuses[0] == 500
     assert statuses[-1] == 200
-    assert len(printed) == 1
+    printed = capfd.readouterr()
+    assert (printed.out, printed.err.count("error[bug]")) == ("", 1)
 
 
 def test_a_first_view_may_take_longer_than_a_page_that_nobody_looks_at_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

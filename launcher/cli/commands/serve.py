@@ -40,7 +40,8 @@ def serve(
 
     def ready(found: Serving) -> None:
         output.result(found, found["url"])
-        there = f"{found['port']}:{found['host']}:{found['port']} {socket.gethostname()}"
+        listens = f"[{found['host']}]" if ":" in found["host"] else found["host"]
+        there = f"{found['port']}:{listens}:{found['port']} {socket.gethostname()}"
         output.note(f"open this URL in a browser; from another machine, first: ssh -L {there}")
         output.note("Ctrl-C ends it")
 
