@@ -169,9 +169,8 @@ def _share_context(settings: dict[str, Any]) -> None:
     from urllib3.util.ssl_ import create_urllib3_context
 
     context = create_urllib3_context(cert_reqs=settings["cert_reqs"])
-    context.verify_flags &= (
-        ~ssl.VERIFY_X509_STRICT
-    )  # since Python 3.13; it refuses the authorities of EKS, among others
+    # It is the default since Python 3.13, and refuses the authorities of EKS, among others.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     ours = {name: settings[name] for name in ("ca_certs", "ca_cert_data", "cert_file", "key_file") if name in settings}
     try:
         if ours.get("ca_certs") or ours.get("ca_cert_data"):
