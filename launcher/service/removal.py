@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from launcher.runs.records import Run
 
 
+_UNFINISHED_S = 86400.0
+"""A run has its name within seconds."""
+
+
 def check(run: Run, *, force: bool = False) -> None:
     """Raise `RequestError` unless the run has ended; with `force`, also accept one whose state cannot be known."""
     if run.whole_path != run.path:
@@ -71,14 +75,22 @@ def _remove(gone: Path) -> None:
 
 
 def sweep(directory: Path) -> None:
-    """Remove what removals that were cut off, or have failed, have left in the directory of all runs."""
-    for left in directory.glob(".removed.*"):
-        pid = left.name.rpartition(".")[2]
+    """Remove what removals and launches that were cut off, or have failed, have left in the directory of all runs."""
+    for left in (*directory.glob(".removed.*"), *filter(_is_unfinished, directory.glob(".*.*-*"))):
+        pid = left.name.rpartition(".")[2].partition("-")[0]
         if not numbers.is_index(pid) or processes.start_ticks(int(pid)) is None:
             try:
                 _remove(left)
             except StorageError as error:
                 output.warn(error.message)
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Whether a launch made this for a run that never got its name, and does not do so any more on any host."""
+    run = path.name[1:].rpartition(".")[0]
+    with suppress(OSError):
+        return directories.is_id(run) and time.time() - path.stat().st_mtime > _UNFINISHED_S
+    return False
 
 
 @contextmanager

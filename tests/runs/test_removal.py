@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,18 @@ def test_a_run_that_was_started_again_after_the_check_is_kept(tmp_path: Path, cl
 
     assert cluster.removed == []
     assert directories.find(tmp_path, NAME).attempt == 1
+
+
+def test_what_a_killed_launch_has_left_is_removed_after_a_day(tmp_path: Path) -> None:
+    old, new = (tmp_path / f".{NAME}.999999999-0000000{number}" for number in range(2))
+    for path in (old, new):
+        path.mkdir()
+        (path / "run.json").touch()
+    os.utime(old, (0, 0))
+
+    removal.sweep(tmp_path)
+
+    assert list(tmp_path.iterdir()) == [new]
 
 
 def test_a_run_is_removed_from_a_full_disk_unless_a_process_changes_it(small_disk: Path) -> None:
