@@ -33,6 +33,21 @@ while True:
 """Only SIGKILL ends it."""
 
 
+SAVES = """
+import os, signal, sys, time
+def end(*_):
+    if os.environ["RANK"] == "1":
+        time.sleep(8)
+        print("saved", flush=True)
+    sys.exit(143)
+signal.signal(signal.SIGTERM, end)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+"""Rank 1 saves for a while, and the other one ends at once."""
+
+
 def assert_cancelled(run: Run) -> None:
     """Its terminal shows that it was cancelled, and nothing untrue."""
     ended = run.end()
@@ -111,6 +126,18 @@ def test_cancel_and_ctrl_c_give_running_workers_their_grace_time(login: Login) -
         assert run.status()["state"] == "cancelled"
         login.slurm.wait_job(run.job, "CANCELLED")
     login.slurm.wait_idle()
+
+
+def test_a_node_has_its_grace_time_however_long_another_one_is_gone(login: Login) -> None:
+    """`SLURM_WAIT` stands for a cluster's `WaitTime`, after which srun kills the others."""
+    login.write("saves.py", SAVES)
+    run = login.detach("saves", "--nodes", "2", "--grace", "300s", "saves.py", env={"SLURM_WAIT": "1"})
+    run.wait_for("ready", times=2)
+
+    login("cancel", run.id)
+
+    assert " saved\n" in run.text()
+    assert run.status()["state"] == "cancelled"
 
 
 def test_a_job_that_slurm_has_suspended_is_cancelled(login: Login) -> None:

@@ -58,7 +58,7 @@ def test_options_are_in_the_job_file_and_the_users_own_sbatch_options_win(distla
         "--exclusive",
         "--reboot",
     ]
-    assert "    --kill-on-bad-exit=0 --cpus-per-task=6 \\" in lines
+    assert "    --kill-on-bad-exit=0 --wait=0 --cpus-per-task=6 \\" in lines
 
 
 def test_without_requeues_slurm_makes_none_and_a_short_limit_has_a_short_lead(distlaunch: Cli) -> None:

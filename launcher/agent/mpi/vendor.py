@@ -174,7 +174,15 @@ def step(vendor: Vendor, names: Sequence[str], counts: Sequence[int], group: str
     """
     size = [f"--nodes={len(names)}", f"--ntasks={sum(counts)}", "--distribution=arbitrary"]
     size += [f"--het-group={group}"] if group else []
-    shared = ["--overlap", "--overcommit", "--mem=0", "--kill-on-bad-exit=0", "--export=ALL", "--input=none"]
+    shared = [
+        "--overlap",
+        "--overcommit",
+        "--mem=0",
+        "--kill-on-bad-exit=0",
+        "--wait=0",
+        "--export=ALL",
+        "--input=none",
+    ]
     return [SRUN, "--quiet", f"--mpi={_PMI[vendor.kind]}", *size, *shared]
 
 

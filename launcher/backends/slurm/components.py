@@ -21,7 +21,7 @@ Directive = tuple[str, "str | None"]
 SEPARATOR: Directive = ("hetjob", None)
 """Between the components, as `#SBATCH hetjob`."""
 
-OF_STEP = ("--ntasks-per-node=1", "--mpi=none", "--input=none", "--kill-on-bad-exit=0")
+OF_STEP = ("--ntasks-per-node=1", "--mpi=none", "--input=none", "--kill-on-bad-exit=0", "--wait=0")
 """What the template gives srun for the first component, and each has to have."""
 
 _OF_FIRST = ("output", "open-mode", "chdir", "dependency", "licenses", "mail-type", "mail-user")
