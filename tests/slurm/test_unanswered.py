@@ -25,6 +25,7 @@ SILENT = "echo 'sbatch: error: Batch job submission failed: Socket timed out on 
 SQUEUE_S = 30
 """How long squeue may take, for commands without a timeout of their own."""
 
+REFUSES = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy"
 TAKES = "echo Submitted batch job 11\n"
 
 
@@ -124,6 +125,23 @@ def test_a_requeue_that_is_killed_before_sbatch_has_submitted_leaves_the_run_as_
     assert "failed" in listed
     assert cancelled.stdout == f"{run}: failed\n", cancelled.stderr
     assert (last.exit_code, last.stdout) == (0, f"{run}: attempt 1\n"), last.stderr
+
+
+def test_a_requeue_that_sbatch_refuses_is_no_attempt_however_many_there_were(distlaunch: Cli) -> None:
+    env = pretend(distlaunch, {"sbatch": TAKES, "squeue": "cat queue 2>/dev/null; :\n"})
+    distlaunch.write("show.py", "")
+    run = distlaunch("slurm", "--detach", "show.py", env=env).stdout.strip()
+    queue(distlaunch, run, "11", "NODE_FAIL")
+    pretend(distlaunch, {"sbatch": "echo Submitted batch job 12\n", "squeue": "cat queue\n"})
+    assert distlaunch("requeue", run, env=env).exit_code == 0
+    distlaunch.write("queue", "".join(f"{job}|NODE_FAIL|None|N/A|distlaunch:{run}\n" for job in (11, 12)))
+    pretend(distlaunch, {"sbatch": f"echo '{REFUSES}' >&2\nexit 1\n", "squeue": "cat queue\n"})
+
+    done = distlaunch("requeue", run, env=env)
+
+    assert (done.exit_code, done.stdout) == (2, ""), done.stderr
+    assert "Job violates accounting/QOS policy" in done.stderr
+    assert distlaunch("status", run, "--output", "json", env=env).json["result"]["attempt"] == 1
 
 
 HANGS = "echo $$ >>asked\nexec sleep 300\n"

@@ -128,7 +128,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         return self._of_job(handle, control.send(self._jobs(), plan.run_dir, submit))
 
     def recover(self, handle: SlurmHandle) -> SlurmHandle | None:
-        """Find the job by its comment, except for `besides`, the job of an earlier attempt."""
+        """Find the job by its comment, except for `besides`, the jobs of earlier attempts."""
         if "job_id" in handle:
             return handle
         job_id = self._jobs().by_comment(handle["comment"], handle.get("besides", ""))
@@ -155,10 +155,11 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         from launcher.backends.slurm import submission
 
         submit = submission.again(self.site, handle, attempt)
-        begun: SlurmHandle = {**handle, "besides": job_id}
+        besides = ",".join(filter(None, [handle.get("besides", ""), job_id]))
+        begun: SlurmHandle = {**handle, "besides": besides}
         del begun["job_id"]
         record(begun)
-        return self._of_job(handle, control.send(self._jobs(), run_dir, submit, besides=job_id))
+        return self._of_job(begun, control.send(self._jobs(), run_dir, submit, besides=besides))
 
     def found(self) -> list[ClusterRun]:
         """The runs of all users in the queue, and those that have left it lately."""
@@ -281,9 +282,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
 
     def _of_job(self, handle: SlurmHandle, job_id: str) -> SlurmHandle:
         """The handle once the job's id is known."""
-        found: SlurmHandle = {**handle, "job_id": job_id}
-        found.pop("besides", None)
-        return clusters.placed(self.site, found)
+        return clusters.placed(self.site, {**handle, "job_id": job_id})
 
 
 _NO_SRUN = "leave --interactive out, or run this where srun is"

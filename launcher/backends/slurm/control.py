@@ -132,7 +132,7 @@ def _asks_for_gpus(text: str) -> bool:
 
 
 def send(queue: Queue, run_dir: Path, submit: Callable[[], str], besides: str = "") -> str:
-    """Call `submit`, which runs sbatch once; returns the id of the job, which is not `besides`."""
+    """Call `submit`, which runs sbatch once; returns the id of the job, which is none of `besides`."""
 
     def late() -> str | None:
         time.sleep(1)  # a slow controller may still have accepted the job

@@ -27,7 +27,7 @@ class SlurmHandle(_Sized, total=False):
     """The run's directory on the cluster, if it is behind a login node."""
 
     besides: str
-    """The job of the previous attempt, which has the same comment."""
+    """The jobs of previous attempts, `4711,4720`: they have the same comment."""
 
     host: str
     """Of a step, the host of its srun; `pid` and `ticks` identify srun."""

@@ -165,10 +165,10 @@ class Queue(SlurmInfoWatcher):
         return info if info and info.get("comment") == handle["comment"] else None
 
     def by_comment(self, comment: str, besides: str) -> str | None:
-        """The id of the job with that comment, other than `besides`, from a fresh query."""
+        """The id of the job with that comment that is none of `besides`, `4711,4720`, from a fresh query."""
         self.update()
         ids = (job_id.partition("_")[0] for job_id, row in self._info_dict.items() if row.get("comment") == comment)
-        return next((job_id for job_id in ids if job_id != besides), None)
+        return next((job_id for job_id in ids if job_id not in besides.split(",")), None)
 
 
 @cache
