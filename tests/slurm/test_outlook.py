@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from launcher.backends.slurm import outlook, times
+from launcher.backends.slurm.site import Site
+from tests.slurm.commands import pretend
+
 if TYPE_CHECKING:
+    from tests.command import Cli
     from tests.slurm.conftest import Login
+    from tests.slurm.laptop import Laptop
 
 pytestmark = pytest.mark.slurm
 
@@ -52,3 +58,32 @@ def test_what_is_free_who_waits_and_when_slurm_would_start_a_job(login: Login) -
     text = login("clusters", "--nodes", "9").stdout.splitlines()
     assert text[1].split()[:8] == ["juno", "slurm", "1", "of", "4", "3", "of", "8"]
     assert f"unknown ({never['how']})" in text[1]
+
+
+def test_a_login_node_in_another_time_zone_reports_the_same_times(laptop: Laptop) -> None:
+    laptop.cli.write("show.py", "print(1)\n")
+    run = laptop.detached("--gres", "none", "show.py")
+    tokyo: dict[str, str | None] = {"TZ": "JST-9"}
+
+    listed = laptop("ls", "--on", "juno", "--output", "json", env=tokyo).json["result"]["runs"]
+    start = laptop("clusters", "--nodes", "1", "--output", "json", env=tokyo).json["result"]["clusters"][0]["start"]
+
+    (created,) = (row["created"] for row in listed if row["run"] == run)
+    assert abs(created - time.time()) < 3600
+    assert abs(start["at"] - time.time()) < 3600, start
+
+
+def test_a_local_time_of_another_host_is_shown_and_not_compared(
+    distlaunch: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A login node that takes single commands only prints one."""
+    says = "sbatch: Job 3 to start at {} using 4 processors on nodes n[1-4] in partition main"
+    found = []
+    for text in ("2026-11-29T21:00:00", "1795986000"):
+        env = pretend(distlaunch, {"sbatch": f"echo '{says.format(text)}' >&2\n"})
+        monkeypatch.setenv("PATH", str(env["PATH"]))
+        found.append(outlook.start(Site(), ""))
+
+    assert found[0] == {"at": None, "how": "Slurm's estimate: 2026-11-29T21:00:00 there, on n[1-4]"}
+    assert found[1] == {"at": 1795986000.0, "how": "Slurm's estimate, on n[1-4]"}
+    assert times.shown("N/A") == "N/A"

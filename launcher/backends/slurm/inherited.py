@@ -46,7 +46,7 @@ def stated(job_file: str) -> list[str]:
 
 def hiding(command: str) -> list[str]:
     """The variables that would change what this command reports of jobs, or does to them."""
-    return ["SLURM_TIME_FORMAT", *(f"{command.upper()}_{name}" for name in _FILTERS.get(command, ()))]
+    return [f"{command.upper()}_{name}" for name in _FILTERS.get(command, ())]
 
 
 def without_them(env: Mapping[str, str], overriding: Iterable[str]) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from launcher import output
 from launcher.agent.failures import ENDS, WORST_FIRST, Failure
 from launcher.agent.schedulers.slurm import SlurmError, expand, order
-from launcher.backends.slurm import control, states, steps, words
+from launcher.backends.slurm import control, states, steps, times, words
 from launcher.backends.slurm.job import Job, joined
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError
 from launcher.runs import directories
@@ -54,7 +53,7 @@ def queued(site: Site) -> list[Job]:
                     id=re.split("[_+]", job)[0],
                     tasks="" if tasks == "N/A" else tasks,
                     state=state,
-                    submitted=_time(submitted),
+                    submitted=times.assumed(submitted),
                     user=user,
                     nodes=nodes,
                     nodelist=nodelist,
@@ -77,7 +76,7 @@ def of_steps(site: Site) -> list[Job]:
             id=step.id,
             tasks="",
             state="RUNNING",
-            submitted=_time(step.started),
+            submitted=times.assumed(step.started),
             user=step.user,
             nodes=steps.count(step.nodelist),
             nodelist=step.nodelist,
@@ -134,7 +133,7 @@ def _accounted(row: list[str], run: str, which: tuple[str, str], *, user: str, d
         id=which[0],
         tasks=which[1],
         state=state,
-        submitted=_time(submitted),
+        submitted=times.assumed(submitted),
         user=user,
         nodes=nodes,
         nodelist=nodelist,
@@ -244,12 +243,6 @@ def _directory(file: str) -> str:
     """The run's directory, by its job file."""
     directory, _, name = file.rpartition("/")
     return directory if name == "job.sbatch" else ""
-
-
-def _time(text: str) -> float:
-    with suppress(ValueError, OverflowError):
-        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
-    return 0.0
 
 
 def _topology(site: Site) -> str:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from launcher.backends import _outlook
-from launcher.backends.slurm import control, inherited, nodes
+from launcher.backends.slurm import control, inherited, nodes, times
 from launcher.errors import BackendUnavailableError
 from launcher.runs import directories
 
@@ -42,10 +40,9 @@ def start(site: Site, text: str) -> ExpectedStart:
     found = _START.search(said)
     if done.returncode or found is None:
         return {"at": None, "how": said.removeprefix("sbatch: error: ").removeprefix("allocation failure: ")}
-    at = None
-    with suppress(ValueError, OverflowError):
-        at = time.mktime(time.strptime(found[1], "%Y-%m-%dT%H:%M:%S"))
-    return {"at": at, "how": f"Slurm's estimate, on {found[2]}"}
+    at = times.seconds(found[1])
+    there = f": {found[1]} there" if at is None else ""
+    return {"at": at, "how": f"Slurm's estimate{there}, on {found[2]}"}
 
 
 def database(site: Site) -> tuple[str, str]:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from launcher.agent.failures import Failure
-from launcher.backends.slurm import allocation
+from launcher.backends.slurm import allocation, times
 from launcher.backends.slurm.handle import directory_of
 from launcher.backends.slurm.states import ending, explain, from_accounting, job_of, lost_host, meaning, not_started
 from launcher.runs.liveness import Liveness
@@ -63,7 +63,7 @@ def _of_job(handle: SlurmHandle, queue: Queue) -> tuple[NodeState, str, str]:
     if row is not None:
         found, said = meaning(row["state"]), row["state"]
         if found == "pending":
-            start = "" if row["start"] in ("N/A", "") else f", expected start {row['start']}"
+            start = "" if row["start"] in ("N/A", "") else f", expected start {times.shown(row['start'])}"
             why = f": {explain(row['reason'])}" if row["reason"] not in ("", "None") else ", and Slurm has not said why"
             said = f"job {job_id} waits{why}{start}"
         return found, said, row["reason"]
