@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from launcher.backends.slurm import steps
+from launcher.backends.slurm.site import Site
 from tests.slurm.commands import pretend
 from tests.slurm.conftest import Run, end
 from tests.slurm.scripts import WAITS, seconds_left
@@ -151,6 +154,22 @@ def test_of_another_users_run_slurm_tells_the_state_and_its_files_what_it_printe
     assert again.exit_code != 0, "their job file would run as us"
     assert "job.sbatch" in again.stderr
     assert "belongs to nobody" in again.stderr
+
+
+def test_a_steps_directory_is_found_where_the_hosts_name_has_a_domain(
+    distlaunch: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm names the host of an srun without its domain."""
+    srun = ("sh", "-c", "read line", "srun", "--spec", "/scratch/run/spec.json", "--slurm")
+    with subprocess.Popen(srun, stdin=subprocess.PIPE) as process:
+        shows = f"echo 'StepId=7.0 UserId=0 State=RUNNING SrunHost:Pid=login1:{process.pid}'"
+        monkeypatch.setenv("PATH", str(pretend(distlaunch, {"scontrol": shows})["PATH"]))
+        monkeypatch.setattr("socket.gethostname", lambda: "login1.hpc.example.org")
+
+        found = steps.directories_of(Site(), [steps.Step("7.0", RUN, "root", "N/A", "n1")])
+        process.communicate()
+
+    assert found == {"7.0": "/scratch/run"}
 
 
 def test_slurms_refusal_to_cancel_another_users_job_is_one_error_and_the_run_stays_as_it_was(distlaunch: Cli) -> None:

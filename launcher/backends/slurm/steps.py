@@ -84,7 +84,8 @@ def directories_of(site: Site, found: Iterable[Step]) -> dict[str, str]:
         return {}
     try:
         done, _ = ask(site, "scontrol", "--oneliner", "show", "steps")
-        pids = {step: pid for step, host, pid in _SRUN.findall(done.stdout) if host == socket.gethostname()}
+        here = socket.gethostname().partition(".")[0]
+        pids = {step: pid for step, host, pid in _SRUN.findall(done.stdout) if host.partition(".")[0] == here}
     except LaunchError:
         pids = {}
     return {step.id: _of_srun(pids.get(step.id, "")) or _by_default(step) for step in asked}
