@@ -71,16 +71,25 @@ def test_behind_a_login_node_too(laptop: Laptop) -> None:
 
 
 @pytest.mark.slurm
-def test_what_hides_jobs_from_squeue_and_scancel_hides_none_of_ours(login: Login) -> None:
+def test_what_hides_jobs_and_partitions_from_slurms_commands_hides_none_of_ours(login: Login) -> None:
     login.write("waits.py", WAITS)
-    run = login.detach("seen", "waits.py")
+    hiding: dict[str, str | None] = {
+        "SQUEUE_NAMES": "others",
+        "SQUEUE_STATES": "PENDING",
+        "SQUEUE_USERS": "nobody",
+        "SINFO_PARTITION": "none",
+        "SCANCEL_NAME": "others",
+        "SCANCEL_INTERACTIVE": "1",
+    }
+    run = login.detach("seen", "waits.py", env=hiding)
     run.wait_for("ready")
-    hiding: dict[str, str | None] = {"SQUEUE_NAMES": "others", "SCANCEL_NAME": "others", "SCANCEL_INTERACTIVE": "1"}
 
     state = login("status", run.id, "--output", "json", env=hiding).json["result"]["state"]
+    listed = login("ls", "--on", "slurm", "--output", "json", env=hiding).json["result"]["runs"]
     done = login("cancel", run.id, env=hiding)
 
     assert (state, done.exit_code, done.stdout) == ("running", 0, f"{run.id}: cancelled\n"), done.stderr
+    assert run.id in [row["run"] for row in listed]
 
 
 def test_sbatch_sees_no_variables_of_the_job_that_it_is_called_in(distlaunch: Cli) -> None:

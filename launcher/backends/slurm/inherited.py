@@ -28,10 +28,11 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 """Options that have several variables, or one of another name, or whose variables exclude one another."""
 
 _FILTERS = {
-    "squeue": ("ACCOUNT", "LICENSES", "NAMES", "PARTITION", "QOS"),
+    "squeue": ("ACCOUNT", "LICENSES", "NAMES", "PARTITION", "QOS", "STATES", "USERS"),
+    "sinfo": ("PARTITION",),
     "scancel": ("ACCOUNT", "BATCH", "FULL", "INTERACTIVE", "NAME", "PARTITION", "QOS", "STATE", "USER", "WCKEY"),
 }
-"""By command, what follows its name in variables that would hide jobs from it, or have it ask."""
+"""By command, what follows its name in variables that would hide jobs or nodes from it, or have it ask."""
 
 _OF_CLUSTERS = ("SLURM_CONF", "SLURM_JWT")
 _OF_A_JOB = ("SLURM_", "SRUN_")
@@ -45,7 +46,7 @@ def stated(job_file: str) -> list[str]:
 
 
 def hiding(command: str) -> list[str]:
-    """The variables that would change what this command reports of jobs, or does to them."""
+    """The variables that would change what this command reports of jobs and nodes, or does to them."""
     return [f"{command.upper()}_{name}" for name in _FILTERS.get(command, ())]
 
 
