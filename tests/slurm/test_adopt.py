@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from tests.command import Cli, Result
     from tests.slurm.conftest import Login
+    from tests.slurm.laptop import Laptop
 
 OTHER = 65534
 RUN = "train-20250101-000000-aaaa"
@@ -80,6 +81,20 @@ def test_a_run_of_another_runs_directory_is_found_by_its_job_and_every_command_w
     assert again.stdout == f"{run.id}: attempt 1\n", again.stderr
     run.wait_for("ready", 4)
     assert run.status()["job_id"] == run.job != job, "both runs directories have the same run"
+
+
+@pytest.mark.slurm
+def test_all_tasks_of_an_array_are_found_however_long_the_list_of_its_indices_is(laptop: Laptop) -> None:
+    laptop.cli.write("show.py", "")
+    indices = ",".join(str(number**2) for number in range(1, 30))
+    run = laptop.detached("--gres", "none", "--array", indices, "--sbatch", "hold", "show.py")
+    other: dict[str, str | None] = {"DISTLAUNCH_RUNS_DIR": str(laptop.home / "other")}
+
+    adopted = laptop("adopt", run, "--on", "juno", env=other)
+    told = laptop("status", run, env=other)
+
+    assert adopted.exit_code == 0, adopted.stderr
+    assert "29 pending" in told.stdout, told
 
 
 @pytest.mark.slurm

@@ -34,6 +34,9 @@ _FILTERS = {
 }
 """By command, what follows its name in variables that would hide jobs or nodes from it, or have it ask."""
 
+PRINTED = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+"""Has commands print Unix seconds, as a login node may be in another time zone, and all indices of an array."""
+
 _OF_CLUSTERS = ("SLURM_CONF", "SLURM_JWT")
 _OF_A_JOB = ("SLURM_", "SRUN_")
 
@@ -63,11 +66,12 @@ def without_them(env: Mapping[str, str], overriding: Iterable[str]) -> dict[str,
 
 
 def unset(overriding: Iterable[str]) -> str:
-    """The same as the beginning of a program for the shell of a login node, where no job is.
+    """The same, with `PRINTED`, as the beginning of a program for the shell of a login node, where no job is.
 
     With `command`, a variable that is read-only there stays, and does not end the shell.
     """
-    return f"command unset {' '.join(overriding)} 2>/dev/null\n"
+    gone = f"command unset {' '.join([*PRINTED, *overriding])} 2>/dev/null\n"
+    return gone + "".join(f"command export {name}={value} 2>/dev/null\n" for name, value in PRINTED.items())
 
 
 def of_no_job(env: Mapping[str, str]) -> dict[str, str]:

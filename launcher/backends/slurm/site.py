@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from launcher.agent.system import users
-from launcher.backends.slurm import inherited, times
+from launcher.backends.slurm import inherited
 from launcher.errors import CommandError, SpecError
 from launcher.system import input_file, proc
 
@@ -50,8 +50,7 @@ class Site:
         `without`: more variables that it is not to see.
         """
         env = inherited.without_them(os.environ, [*inherited.hiding(argv[0]), *without])
-        env[times.VARIABLE] = times.FORMAT
-        return proc.run(self.words(argv), timeout_s=timeout_s, stdin=stdin, env=env)
+        return proc.run(self.words(argv), timeout_s=timeout_s, stdin=stdin, env={**env, **inherited.PRINTED})
 
     def words(self, argv: Sequence[str]) -> Sequence[str]:
         """The command, for these clusters. A job's own are in its file, as its steps would inherit a variable."""
@@ -99,9 +98,7 @@ class LoginSite(Site):
         from launcher.login import remote
 
         try:
-            before = inherited.unset([times.VARIABLE, *inherited.hiding(argv[0]), *without])
-            before += f"command export {times.VARIABLE}={times.FORMAT} 2>/dev/null\n"
-            body = f"{before}{shlex.join(self.words(argv))}"
+            body = f"{inherited.unset([*inherited.hiding(argv[0]), *without])}{shlex.join(self.words(argv))}"
             code, out, said = remote.run(self.login, body, timeout_s=timeout_s, stdin=stdin)
         except remote.UnfinishedError as error:
             raise CommandError(f"{argv[0]} has not ended on {self.login.name} within {timeout_s:.0f} s") from error

@@ -5,14 +5,11 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-VARIABLE, FORMAT = "SLURM_TIME_FORMAT", "%s"
-"""Has commands print Unix seconds."""
-
 _STANDARD = "%Y-%m-%dT%H:%M:%S"
 
 
 def seconds(text: str) -> float | None:
-    """Unix seconds; None for a local time, of a command that was not given the variable, or if there is no time."""
+    """Unix seconds; None for a local time, of a command that was not asked for them, or if there is no time."""
     return float(text) if text.isdecimal() else None
 
 
