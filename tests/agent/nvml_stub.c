@@ -1,6 +1,6 @@
 /* A library with the functions of NVML that agents call, for hosts without GPUs. The directory that NVML_STUB names
    holds a file `gpus` with a line for each device: `UUID USE USED_MIB TOTAL_MIB MILLIWATTS CODE`. MIG instances come
-   after the GPUs; they have neither use nor power. A function that reads the name `hang` there never returns.
+   after the GPUs, and are parts of the last one; they have neither use nor power. A function that reads the name `hang` there never returns.
    With -DOLD, functions of later drivers are missing. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,6 +88,15 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
             return one.code;
         }
     return NOT_FOUND;
+}
+
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *instance, void **device) {
+    Device one;
+    unsigned all;
+    int code = get(instance, &one);
+    count(&all);
+    *device = (void *)(size_t)all;
+    return code == SUCCESS && !is_mig(&one) ? INVALID_ARGUMENT : code;
 }
 
 int nvmlDeviceGetUUID(void *device, char *into, unsigned size) {

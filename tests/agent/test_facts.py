@@ -34,6 +34,7 @@ def test_visible_devices_are_read_by_cudas_rules(variable: str | None, seen: lis
         ({"CUDA_VISIBLE_DEVICES": "2,1"}, ["2", "1"]),
         ({"CUDA_VISIBLE_DEVICES": "2,1", "HIP_VISIBLE_DEVICES": "3"}, ["3"]),
         ({"ROCR_VISIBLE_DEVICES": "0"}, ["0"]),
+        ({"ROCR_VISIBLE_DEVICES": "3,GPU-5c88,1", "HIP_VISIBLE_DEVICES": "1,2"}, ["GPU-5c88", "1"]),
         ({}, ["0", "1", "2", "3"]),
     ],
 )

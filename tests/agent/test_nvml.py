@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from launcher.agent.fabric import discovery
 from launcher.runs import directories, samples
 from testbed import wait_until
+from tests.fabric import hosts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -161,6 +164,18 @@ def test_those_that_workers_see_are_read_in_the_order_of_their_device_numbers(
     assert [gpu.use for gpu in found] == uses
     if visible.startswith("MIG-"):
         assert (found[0].memory_bytes, found[0].memory_total_bytes, found[0].power_w) == (128 << 20, 9728 << 20, None)
+
+
+def test_a_mig_instance_is_near_what_the_gpu_is_near_that_it_is_a_part_of(gpus: Gpus, tmp_path: Path) -> None:
+    host = hosts.dgx_h100(tmp_path / "host")
+    gpus.are(*((gpu.uuid, 0, 0, 81920, 0) for gpu in discovery.read(host.tree()).gpus), (MIG, 0, 0, 9728, 0))
+    asks = "from launcher.agent.fabric import placement, sources; import sys; tree = sources.Tree(sys.argv[1])"
+    shows = f"{asks}; print(placement.near_ports(1, ['{MIG}'], {{}}, tree)[0]['NCCL_IB_HCA'])"
+    env = gpus.cli.env(gpus.env())
+
+    done = subprocess.run([sys.executable, "-c", shows, str(host.root)], env=env, capture_output=True, check=True)
+
+    assert done.stdout == b"=mlx5_11:1\n"
 
 
 def test_a_gpu_that_is_lost_is_named_once_and_the_others_are_read(gpus: Gpus) -> None:

@@ -124,6 +124,11 @@ class Host:
             "".join(f"GPU {n}: {gpu['model']} (UUID: {gpu['uuid']})\n" for n, gpu in enumerate(self._gpus)),
         )
 
+    def only_gpus(self, *minors: int) -> None:
+        """Only these GPUs have a device file, as in a container with a part of the host's."""
+        for minor in minors:
+            self.file(f"/dev/nvidia{minor}", "")
+
     def nvswitches(self, count: int) -> None:
         """NVSwitches behind one bridge."""
         for number in range(count):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.agent.fabric import placement
+from launcher.agent.fabric import discovery, placement
 from tests.fabric import hosts
 
 if TYPE_CHECKING:
@@ -28,6 +28,25 @@ def test_each_worker_has_the_port_behind_the_switch_of_its_gpu(tmp_path: Path) -
         ports(name) for name in every
     ]
     assert placement.near_ports(2, ["6", "1"], {}, tree) == [ports(every[6]), ports(every[1])]
+
+
+def test_gpus_are_numbered_among_those_that_the_job_may_open(tmp_path: Path) -> None:
+    host = hosts.dgx_h100(tmp_path)
+    host.only_gpus(6, 7)
+
+    assert placement.near_ports(2, ["0", "1"], {}, host.tree()) == [ports("mlx5_10:1"), ports("mlx5_11:1")]
+    assert [gpu.pci for gpu in discovery.read(host.tree()).gpus] == ["0000:d1:00.0", "0000:df:00.0"]
+
+
+def test_a_uuid_may_be_abbreviated_and_that_of_amd_is_known(tmp_path: Path) -> None:
+    nvidia, amd = hosts.dgx_h100(tmp_path / "nvidia"), hosts.mi300x(tmp_path / "amd")
+    amd.file("/sys/bus/pci/devices/0000:a6:00.0/unique_id", "5c88007d63e5ab39")
+    for number, bus in ((0, "05"), (1, "a6")):
+        amd.hca(f"mlx5_{number}", f"pci0000:{bus}/0000:{bus}:01.0", rate="400 Gb/sec (4X NDR)", numa=number)
+
+    assert placement.near_ports(1, ["GPU-00000007"], {}, nvidia.tree()) == [ports("mlx5_11:1")]
+    assert placement.near_ports(1, ["GPU-5C88007D63E5AB39"], {}, amd.tree()) == [ports("mlx5_1:1")]
+    assert placement.near_ports(1, ["GPU-0"], {}, nvidia.tree()) == [{}], "it is that of all"
 
 
 def test_two_rails_behind_one_switch_serve_both_gpus_there(tmp_path: Path) -> None:

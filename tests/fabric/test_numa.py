@@ -102,6 +102,13 @@ def test_without_gpus_workers_are_spread_and_without_nodes_there_is_one(host: Tr
     assert one == [frozenset({0, 1, 5})] * 2
 
 
+def test_workers_of_gpus_on_an_unknown_node_are_spread_over_the_nodes_that_they_may_use(host: Tree) -> None:
+    second = set(range(CORES, 2 * CORES))
+
+    assert numa.bindings("node", 2, [None, None], second, host) == [frozenset(second)] * 2
+    assert [min(cpus) for cpus in numa.bindings("node", 3, [None, 1, None], ALL, host)] == [0, CORES, 2 * CORES]
+
+
 def test_a_worker_for_which_no_core_is_left_is_named(host: Tree) -> None:
     with pytest.raises(ValueError, match="local rank 6 has no CPU on NUMA node 1: 7 workers are there"):
         numa.bindings("exclusive", 7, [1] * 7, ALL, host)

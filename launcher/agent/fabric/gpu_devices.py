@@ -11,7 +11,7 @@ from .sources import Tree
 
 
 def gpus(tree: Tree, *, full: bool) -> List[Gpu]:
-    """All GPUs in the order of their PCI addresses; `full` adds what only the vendor's tool reports."""
+    """The GPUs that this process may use, by their PCI addresses; `full` adds what only the vendor's tool reports."""
     found = nvidia.gpus(tree) or amd.gpus(tree)
     if not full:
         return found

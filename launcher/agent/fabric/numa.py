@@ -21,7 +21,8 @@ def bindings(
 
     Args:
         mode: one of `MODES`.
-        gpu_nodes: NUMA node of each GPU that workers see, in their order; None if it is unknown. May be empty.
+        gpu_nodes: NUMA node of each GPU that workers see, in their order; None if it is unknown, which spreads its
+            workers over the nodes. May be empty.
         allowed: the CPUs that this node of the run may use.
     """
     nodes = _nodes(tree, allowed)
@@ -39,9 +40,9 @@ def bindings(
 def _places(workers: int, gpu_nodes: Sequence[Optional[int]], nodes: Mapping[int, Collection[int]]) -> List[int]:
     """The NUMA node of each local rank."""
     known = sorted(nodes)
-    if gpu_nodes:
-        return [max(gpu_nodes[rank % len(gpu_nodes)] or 0, 0) for rank in range(workers)]
-    return [known[rank * len(known) // workers] for rank in range(workers)]
+    spread = [known[rank * len(known) // workers] for rank in range(workers)]
+    given = [gpu_nodes[rank % len(gpu_nodes)] if gpu_nodes else None for rank in range(workers)]
+    return [spread[rank] if node is None else node for rank, node in enumerate(given)]
 
 
 def _nodes(tree: Tree, allowed: Collection[int]) -> Dict[int, FrozenSet[int]]:

@@ -20,11 +20,10 @@ NVIDIA_SMI = ("nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,noun
 
 
 def gpus(tree: Tree) -> List[Gpu]:
-    """All GPUs that the driver's files list."""
+    """All GPUs that the driver's files list and this process may open, numbered as CUDA and NVML number them."""
     version = re.search(r"Module(?: for \S+)?\s+(\d[\d.]+)", tree.text(f"{DRIVER}/version"))
     found = []
-    for index, pci in enumerate(sorted(tree.names(f"{DRIVER}/gpus"))):
-        said = dict(re.findall(r"^([^:\n]+):\s*(.*?)\s*$", tree.text(f"{DRIVER}/gpus/{pci}/information"), re.MULTILINE))
+    for index, (pci, said) in enumerate(_own(tree).items()):
         at = f"/sys/bus/pci/devices/{pci}"
         found.append(
             Gpu(
@@ -39,6 +38,19 @@ def gpus(tree: Tree) -> List[Gpu]:
             )
         )
     return found
+
+
+def _own(tree: Tree) -> Dict[str, Dict[str, str]]:
+    """What the driver's files say about each GPU, by PCI address.
+
+    They list the whole host, of which a job or container may have a part: then only GPUs whose device it may open.
+    """
+    found = {
+        pci: dict(re.findall(r"^([^:\n]+):\s*(.*?)\s*$", tree.text(f"{DRIVER}/gpus/{pci}/information"), re.MULTILINE))
+        for pci in sorted(tree.names(f"{DRIVER}/gpus"))
+    }
+    own = {pci: said for pci, said in found.items() if tree.usable(f"/dev/nvidia{said.get('Device Minor', '')}")}
+    return own or found
 
 
 def with_smi(tree: Tree, known: List[Gpu]) -> List[Gpu]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Dict, List, Mapping, Optional, Sequence
 
+from ..system import nvml
 from ..system.facts import gpus
 from ..system.folding import ranges
 from . import discovery, gpu_devices, network_variables, numa, pci_tree, rdma
@@ -23,8 +24,21 @@ def processors(mode: str, workers: int) -> List[str]:
 
 def _known(names: Sequence[str], known: Sequence[Gpu]) -> List[Optional[Gpu]]:
     """The GPUs with these names, as `facts.gpus` returns them; None for one that the host does not list."""
-    by_name = {**{str(gpu.index): gpu for gpu in known}, **{gpu.uuid: gpu for gpu in known}}
-    return [by_name.get(name) for name in names]
+    return [_called(name, known) for name in names]
+
+
+def _called(name: str, known: Sequence[Gpu]) -> Optional[Gpu]:
+    """The GPU with that number or UUID, which may be abbreviated, or the one that the MIG instance is a part of."""
+    if name.isdigit():
+        return next((gpu for gpu in known if gpu.index == int(name)), None)
+    uuid = nvml.gpu_of(name) if name.startswith("MIG-") else name  # if that is unknown, all GPUs match, or the only one
+    found = [gpu for gpu in known if _bare(gpu.uuid).startswith(_bare(uuid))]
+    return found[0] if len(found) == 1 else None
+
+
+def _bare(uuid: str) -> str:
+    """A UUID without `GPU-`, which the amdgpu driver leaves out."""
+    return uuid.lower().removeprefix("gpu-")
 
 
 def own_gpu(local_rank: int) -> Dict[str, str]:

@@ -63,6 +63,10 @@ class Tree:
         """Whether the file exists."""
         return os.path.exists(self.path(path))
 
+    def usable(self, path: str) -> bool:
+        """Whether this process may open the file, by the rules of its cgroup for devices as well; opens nothing."""
+        return os.access(self.path(path), os.R_OK | os.W_OK)
+
     def real(self, path: str) -> str:
         """The path with all links resolved, as seen from the root; empty if nothing is there."""
         found = os.path.realpath(self.path(path))

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from . import cgroup, nvml
 
 THREADS = "OMP_NUM_THREADS"
+_HIPS = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
 def python_version() -> str:
@@ -58,9 +59,13 @@ def visible(variable: Optional[str], count: int) -> List[str]:
 
 
 def visible_of_amd(env: Mapping[str, str], count: int) -> List[str]:
-    """The ids, out of `count` devices of AMD, that this environment leaves; HIP reads CUDA's variable as well."""
-    names = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-    return visible(next((env[name] for name in names if name in env), None), count)
+    """The ids, out of `count` devices of AMD, that this environment leaves.
+
+    ROCR hides devices from HIP, which reads CUDA's variable as well, and numbers those that are left.
+    """
+    left = visible(env.get("ROCR_VISIBLE_DEVICES"), count)
+    chosen = visible(next((env[name] for name in _HIPS if name in env), None), len(left))
+    return [left[int(name)] if name.isdigit() else name for name in chosen]
 
 
 def gpus(env: Mapping[str, str]) -> List[str]:

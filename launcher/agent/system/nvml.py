@@ -61,10 +61,21 @@ class Nvml:
         matches = [index for index in range(self.count()) if self._uuid(index).startswith(name)]
         return self.device(str(matches[0]), handle) if len(matches) == 1 else NOT_FOUND
 
+    def gpu_of(self, instance: str) -> str:
+        """The UUID of the GPU that a MIG instance is a part of; empty if the driver does not know it."""
+        part, gpu = ctypes.c_void_p(), ctypes.c_void_p()
+        code = self.device(instance, part)
+        if code == OK:
+            code = self.call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", part, ctypes.byref(gpu))
+        return self._uuid_of(gpu) if code == OK else ""
+
     def _uuid(self, index: int) -> str:
-        handle, text = ctypes.c_void_p(), ctypes.create_string_buffer(_UUID_BYTES)
-        if self.device(str(index), handle) == OK:
-            self.call("nvmlDeviceGetUUID", handle, text, ctypes.c_uint(_UUID_BYTES))
+        handle = ctypes.c_void_p()
+        return self._uuid_of(handle) if self.device(str(index), handle) == OK else ""
+
+    def _uuid_of(self, handle: ctypes.c_void_p) -> str:
+        text = ctypes.create_string_buffer(_UUID_BYTES)
+        self.call("nvmlDeviceGetUUID", handle, text, ctypes.c_uint(_UUID_BYTES))
         return text.value.decode("ascii", "replace")
 
 
@@ -75,6 +86,12 @@ def opened() -> Optional[Nvml]:
     except OSError:
         return None
     return nvml if nvml.newest("nvmlInit") == OK else None
+
+
+def gpu_of(instance: str) -> str:
+    """The UUID of the GPU that a MIG instance is a part of; empty if that is unknown. To be called after `gpus`."""
+    nvml = opened()
+    return nvml.gpu_of(instance) if nvml else ""
 
 
 def gpus() -> int:
