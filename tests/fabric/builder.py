@@ -240,7 +240,9 @@ class Host:
             self.pci(place, numa=numa, driver=driver)
         at = f"/sys/class/infiniband/{name}"
         self.link(f"{at}/device", f"/sys/devices/{place}")
-        self.file("/dev/infiniband/uverbs0", "")
+        file = f"uverbs{sum(1 for _ in (self.root / 'sys/class/infiniband_verbs').glob('*'))}"
+        self.file(f"/sys/class/infiniband_verbs/{file}/ibdev", name)
+        self.file(f"/dev/infiniband/{file}", "")
         self.file(f"{at}/fw_ver", "28.39.1002")
         self.file(f"{at}/node_type", "1: CA")
         values = {"state": state, "phys_state": "5: LinkUp", "rate": rate, "link_layer": layer}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.agent.fabric import discovery, library_defaults, network_variables
+from launcher.agent.fabric import discovery, library_defaults, network_variables, placement
 from launcher.agent.network import routes
 from tests.fabric import hosts
 
@@ -135,8 +136,7 @@ def test_efa_without_its_plugin_is_reported(tmp_path: Path) -> None:
 
 def test_low_locked_memory_and_missing_device_files_are_reported(tmp_path: Path) -> None:
     host = hosts.pcie_box(tmp_path)
-    (host.root / "dev/infiniband/uverbs0").unlink()
-    (host.root / "dev/infiniband").rmdir()
+    shutil.rmtree(host.root / "dev/infiniband")
 
     notes = choose(host).notes
 
@@ -144,6 +144,27 @@ def test_low_locked_memory_and_missing_device_files_are_reported(tmp_path: Path)
         "locked memory is limited to 64 KiB",
         "there are RDMA devices but no /dev/infiniband: the container was started without them",
     ]
+
+
+def test_of_the_hosts_rdma_devices_those_that_a_container_has_are_used(tmp_path: Path) -> None:
+    host = hosts.dgx_h100(tmp_path)
+    for number in (0, 1, 2, 3):
+        (host.root / f"dev/infiniband/uverbs{number}").unlink()
+
+    assert values(choose(host))["NCCL_IB_HCA"] == "=mlx5_6:1,mlx5_9:1,mlx5_10:1,mlx5_11:1"
+    assert [hca.name for hca in discovery.read(host.tree()).hcas] == [f"mlx5_{n}" for n in (1, 6, 7, 9, 10, 11)]
+
+
+def test_without_rdma_device_files_the_interfaces_of_sockets_matter(tmp_path: Path) -> None:
+    host = hosts.a100_roce(tmp_path)
+    shutil.rmtree(host.root / "dev/infiniband")
+
+    choice = choose(host)
+    settled = network_variables.settle(choice.to_json(), ["bond0"], {}, "peers reach us at")
+
+    assert values(choice) == {}
+    assert {"NCCL_SOCKET_IFNAME", "UCX_NET_DEVICES"} <= {variable.name for variable in settled}
+    assert placement.near_ports(1, ["0"], {}, host.tree()) == [{}]
 
 
 def test_what_the_user_set_is_kept(tmp_path: Path) -> None:

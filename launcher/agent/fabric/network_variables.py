@@ -18,7 +18,7 @@ from ..named_tuple import NamedTuple
 from ..network import routes
 from ..system import files
 from ..system.natural_order import natural
-from . import library_defaults, pci_tree
+from . import library_defaults, pci_tree, rdma
 from .discovery import Fabric, read
 from .rdma import Hca
 from .sources import Tree
@@ -97,8 +97,7 @@ def choose(
     """
     named = routes.resolve(socket.gethostname())
     choice = Choice(interfaces=library_defaults.candidates(fabric.nics, named))
-    has_rdma = any(hca.active for hca in fabric.hcas) and env.get("NCCL_IB_DISABLE", "0") == "0"
-    fast = compute_ports(fabric) if has_rdma else []
+    fast = compute_ports(fabric) if rdma.has_files(tree) and env.get("NCCL_IB_DISABLE", "0") == "0" else []
     efa = bool(fast) and fast[0].kind == "EFA"
     if fast and not efa:
         _choose_ports(choice, fabric, fast)
@@ -262,5 +261,5 @@ def _note_limits(choice: Choice, fabric: Fabric, tree: Tree) -> None:
     memlock = fabric.limits.memlock_bytes
     if memlock is not None and memlock < 1 << 30:
         choice.notes.append(f"locked memory is limited to {memlock // 1024} KiB; RDMA needs it unlimited (ulimit -l)")
-    if not tree.exists("/dev/infiniband"):
+    if not rdma.has_files(tree):
         choice.notes.append("there are RDMA devices but no /dev/infiniband: the container was started without them")

@@ -69,8 +69,10 @@ def near_ports(
         env: the workers' environment.
         tree: the host; by default, this one.
     """
-    found = discovery.read(tree or Tree())
-    ports, mine = network_variables.compute_ports(found), _known(names, found.gpus)
+    tree = tree or Tree()
+    found = discovery.read(tree)
+    ports = network_variables.compute_ports(found) if rdma.has_files(tree) else []
+    mine = _known(names, found.gpus)
     near = [_nearest(found, ports, mine[rank % len(mine)]) if mine else [] for rank in range(workers)]
     values = [("=" + ",".join(own), ",".join(own)) if own else () for own in near]
     return [{name: value for name, value in zip(_PORTS, each) if name not in env} for each in values]

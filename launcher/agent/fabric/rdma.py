@@ -11,6 +11,8 @@ from . import pci_tree
 from .sources import Tree
 
 _IB = "/sys/class/infiniband"
+_VERBS = "/sys/class/infiniband_verbs"
+_FILES = "/dev/infiniband"
 _ZERO = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 
@@ -64,9 +66,19 @@ class Hca(NamedTuple):
 
 
 def hcas(tree: Tree, *, gids: int = 16) -> List[Hca]:
-    """All ports of all devices in natural order, with the first `gids` entries of each GID table (up to 256)."""
-    ports = ((name, port) for name in tree.names(_IB) for port in tree.names(f"{_IB}/{name}/ports"))
+    """All ports of all devices in natural order, with the first `gids` entries of each GID table (up to 256).
+
+    A container sees all devices of its host in sysfs. If it has device files, only devices with one are listed.
+    """
+    files = {tree.text(f"{_VERBS}/{file}/ibdev"): file for file in tree.names(_VERBS) if has_files(tree)}
+    names = [name for name in tree.names(_IB) if name not in files or tree.usable(f"{_FILES}/{files[name]}")]
+    ports = ((name, port) for name in names for port in tree.names(f"{_IB}/{name}/ports"))
     return [_hca(tree, name, port, gids) for name, port in ports]
+
+
+def has_files(tree: Tree) -> bool:
+    """Whether there are device files, without which no RDMA device can be used."""
+    return tree.exists(_FILES)
 
 
 def _hca(tree: Tree, name: str, port: str, gids: int) -> Hca:
