@@ -10,13 +10,13 @@ import pytest
 from launcher.agent.fabric import discovery, library_defaults, network_variables, placement
 from launcher.agent.network import routes
 from tests.fabric import hosts
+from tests.fabric.builder import Host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from launcher.agent.fabric.network_variables import Choice
-    from tests.fabric.builder import Host
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +120,18 @@ def test_gpudirect_in_a_virtual_machine_that_hides_the_switches(tmp_path: Path) 
 
     assert values(choose(host))["NCCL_NET_GDR_LEVEL"] == "PHB"
     assert "NCCL_NET_GDR_LEVEL" not in values(choose(host, {"NCCL_TOPO_FILE": "/opt/topo.xml"}))
+
+
+def test_the_level_of_gpudirect_has_a_name_that_nccl_knows(tmp_path: Path) -> None:
+    """As on Azure, where each device is below a host bridge of its own; NCCL ignores names like NODE."""
+    host = Host(tmp_path, virtual=True)
+    host.nvidia_driver("550.54.15", peermem=True)
+    host.gpu("pci0001:00/0001:00:00.0", hosts.H100, memory_mib=81559, numa=0)
+    host.hca("mlx5_0", "pci0101:00/0101:00:00.0", rate="400 Gb/sec (4X NDR)", numa=0)
+
+    assert values(choose(host))["NCCL_NET_GDR_LEVEL"] == "PHB"
+    host.file("/sys/devices/pci0101:00/0101:00:00.0/numa_node", "1")
+    assert values(choose(host))["NCCL_NET_GDR_LEVEL"] == "SYS"
 
 
 def test_efa_without_its_plugin_is_reported(tmp_path: Path) -> None:

@@ -231,7 +231,8 @@ def _choose_levels(choice: Choice, fabric: Fabric, fast: Sequence[Hca], env: Map
         reason = (
             f"the virtual machine shows no PCIe switches, so NCCL would not use GPUDirect ({fabric.gpudirect} is there)"
         )
-        choice.variables.append(Variable("NCCL_NET_GDR_LEVEL", pci_tree.DISTANCES[min(far)], "chosen", reason))
+        level = pci_tree.DISTANCES[min(far)].replace("NODE", "PHB")  # as NCCL calls what is below one NUMA node
+        choice.variables.append(Variable("NCCL_NET_GDR_LEVEL", level, "chosen", reason))
     by_name = {nic.name: nic for nic in fabric.nics}
     rails = [by_name[hca.netdev] for hca in fast if hca.netdev in by_name and by_name[hca.netdev].addresses]
     subnets = {str(ipaddress.ip_interface(rail.addresses[0]).network) for rail in rails}
