@@ -26,7 +26,7 @@ def count(text: str, env: Mapping[str, str], python: str) -> int:
     if text == "cpu":
         return facts.cpus()
     try:
-        gpus = len(facts.gpus(env)) if text in ("auto", "gpu") and _knows_gpus() else 0
+        gpus = facts.of_process(facts.gpus(env)) if text in ("auto", "gpu") and _knows_gpus() else 0
     except OSError as error:
         raise TorchrunUsageError(f"--nproc-per-node {text}: {error}") from error
     if gpus:

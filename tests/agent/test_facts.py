@@ -6,10 +6,13 @@ import os
 
 import pytest
 
+from launcher.agent.job import Job
+from launcher.agent.node import environment
 from launcher.agent.ssh import leases
 from launcher.agent.system import facts, nvml
 from launcher.backends.local import gpus as local_gpus
 from launcher.backends.local import here
+from launcher.torchrun import workers
 
 
 @pytest.mark.parametrize(
@@ -45,6 +48,25 @@ def test_amds_gpus_are_chosen_by_the_variable_of_cuda_too(
     monkeypatch.setattr(facts, "_amd_gpus", lambda: 4)
 
     assert facts.gpus(env) == seen
+
+
+@pytest.mark.parametrize(
+    ("visible", "virtual", "count"),
+    [("MIG-a,MIG-b", False, 1), ("MIG-a,MIG-b", True, 2), ("2,0", False, 2), ("", False, 1)],
+)
+def test_workers_are_as_many_as_have_a_gpu_each_that_cuda_shows_them(
+    monkeypatch: pytest.MonkeyPatch, visible: str, virtual: bool, count: int
+) -> None:
+    monkeypatch.setattr(nvml, "gpus", lambda: 4)
+    monkeypatch.setattr(workers, "_knows_gpus", lambda: True)
+    job = Job(
+        "r-1", ["x.py"], "script", "/", {"CUDA_VISIBLE_DEVICES": visible}, "/", {}, min_nodes=1, max_nodes=1,
+        key="k" * 64, workers="auto", virtual_local_rank=virtual,
+    )  # fmt: skip
+
+    assert environment.of(job, 0)[1] == count
+    if not virtual:
+        assert workers.count("auto", {"CUDA_VISIBLE_DEVICES": visible or "3"}, "") == count
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,17 @@ def test_a_mig_instance_is_near_what_the_gpu_is_near_that_it_is_a_part_of(gpus: 
     assert done.stdout == b"=mlx5_11:1\n"
 
 
+@pytest.mark.parametrize(("options", "workers"), [((), 1), (("--virtual-local-rank",), 2)], ids=["seen", "apart"])
+def test_a_run_has_as_many_workers_as_have_a_mig_instance(gpus: Gpus, options: tuple[str, ...], workers: int) -> None:
+    gpus.cli.write("shows.py", "import os\nprint(os.environ['LOCAL_WORLD_SIZE'], os.environ['CUDA_VISIBLE_DEVICES'])\n")
+    env = gpus.env(CUDA_VISIBLE_DEVICES=f"{MIG},{MIG}x")
+
+    done = gpus.cli("local", "--log-ranks", "all", *options, "shows.py", env=env, real=True)
+
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.count(f"{workers} MIG-") == workers
+
+
 def test_a_gpu_that_is_lost_is_named_once_and_the_others_are_read(gpus: Gpus) -> None:
     gpus.start("--nproc-per-node", "2")
     gpus.until(both)

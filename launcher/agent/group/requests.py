@@ -95,7 +95,8 @@ class Requests:
 
     def _variables(self, group: Group, worker: Ranks) -> List[Variable]:
         served = self._nodes.network.master_port.serves_workers
-        member = Member(self._job, group, worker, gpu_count(os.environ) or 0, served, self._peers, self._everyone)
+        seen = gpu_count(os.environ, apart=self._job.virtual_local_rank) or 0
+        member = Member(self._job, group, worker, seen, served, self._peers, self._everyone)
         slurms = slurm.of_worker(self._job, group, worker, os.environ)
         trackers = of_trackers(self._job, self.rank_of(worker), os.environ)
         return [

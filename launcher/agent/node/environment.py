@@ -16,7 +16,9 @@ PRELOAD = ["torch", "torch.distributed", "torch.distributed.nn"]
 def of(job: Job, node_rank: int) -> Tuple[Dict[str, str], int, Optional[str], str]:
     """The workers' variables, the number of workers, their number of threads, and the reason for that."""
     env = job.environment(dict(os.environ), node_rank)
-    count = job.workers if isinstance(job.workers, int) else max(1, len(facts.gpus(env)))
+    count = job.workers
+    if not isinstance(count, int):
+        count = max(1, facts.of_process(facts.gpus(env), apart=job.virtual_local_rank))
     threads, why = facts.threads(env, shared=count > 1 or job.shares_host)
     env.update({facts.THREADS: threads} if threads else {})
     return env, count, threads, why

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import cgroup, nvml
 
@@ -77,10 +77,18 @@ def gpus(env: Mapping[str, str]) -> List[str]:
     return visible_of_amd(env, found) if found else []
 
 
-def gpu_count(env: Mapping[str, str]) -> Optional[int]:
-    """How many GPUs these are; None if their driver does not answer."""
+def of_process(names: Sequence[str], *, apart: bool = False) -> int:
+    """How many of these GPUs one process can use: of MIG instances, CUDA shows it only the first.
+
+    `apart`: each process is shown one of its own.
+    """
+    return len(names) if apart or not any(name.startswith("MIG-") for name in names) else 1
+
+
+def gpu_count(env: Mapping[str, str], *, apart: bool = True) -> Optional[int]:
+    """How many GPUs these are, or of them `of_process`; None if their driver does not answer."""
     try:
-        return len(gpus(env))
+        return of_process(gpus(env), apart=apart)
     except nvml.NoAnswerError:
         return None
 

@@ -76,7 +76,7 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
         def workers(part: JobSpec) -> int:
             if part.workers_per_node != "auto":
                 return part.workers_per_node
-            return max(1, len(shares[0] if shares else gpus.ids(env)))
+            return gpus.workers(shares[0] if shares else gpus.ids(env), part)
 
         meet: Rendezvous = {"file": str(run_dir / "rendezvous.json")}
         job = spec.job(run=run_dir.name, directory=str(run_dir), rendezvous=meet)._replace(

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from launcher.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from launcher.spec import JobSpec
 
 
 def ids(env: Mapping[str, str]) -> list[str]:
@@ -18,6 +20,13 @@ def ids(env: Mapping[str, str]) -> list[str]:
         return facts.gpus(env)
     except OSError as error:
         raise BackendUnavailableError(str(error), hint="--nproc-per-node NUMBER starts workers without it") from error
+
+
+def workers(names: Sequence[str], part: JobSpec) -> int:
+    """How many workers have one of these GPUs each, and at least one."""
+    from launcher.agent.system import facts
+
+    return max(1, facts.of_process(names, apart=part.agents.get("virtual_local_rank", False)))
 
 
 def shares(nodes: int, env: Mapping[str, str]) -> list[list[str]] | None:
