@@ -83,7 +83,29 @@ def test_simulated_nodes_get_an_equal_share_of_the_gpus(
     monkeypatch: pytest.MonkeyPatch, nodes: int, gpus: str, shares: list[list[str]] | None
 ) -> None:
     monkeypatch.setattr(nvml, "gpus", lambda: 4 if gpus else 0)
-    assert local_gpus.shares(nodes, {"CUDA_VISIBLE_DEVICES": gpus}) == shares
+    found = local_gpus.shares(nodes, {"CUDA_VISIBLE_DEVICES": gpus})
+    assert found == (("CUDA_VISIBLE_DEVICES", shares) if shares else None)
+
+
+@pytest.mark.parametrize(
+    ("env", "seen"),
+    [
+        ({}, [["0", "1"], ["2", "3"]]),
+        ({"HIP_VISIBLE_DEVICES": "3,1", "CUDA_VISIBLE_DEVICES": "0"}, [["3"], ["1"]]),
+        ({"ROCR_VISIBLE_DEVICES": "2,0"}, [["2"], ["0"]]),
+        ({"ROCR_VISIBLE_DEVICES": "3,2,1", "HIP_VISIBLE_DEVICES": "2,0"}, [["1"], ["3"]]),
+    ],
+    ids=["none", "HIP", "ROCR", "both"],
+)
+def test_simulated_nodes_see_only_their_share_of_amds_gpus(
+    monkeypatch: pytest.MonkeyPatch, env: dict[str, str], seen: list[list[str]]
+) -> None:
+    monkeypatch.setattr(nvml, "gpus", lambda: 0)
+    monkeypatch.setattr(facts, "_amd_gpus", lambda: 4)
+    found = local_gpus.shares(2, env)
+
+    assert found is not None
+    assert [facts.gpus({**env, found[0]: ",".join(ids)}) for ids in found[1]] == seen
 
 
 def test_a_machine_that_does_not_tell_its_load_has_none(monkeypatch: pytest.MonkeyPatch) -> None:

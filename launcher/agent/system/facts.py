@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from . import cgroup, nvml
 
 THREADS = "OMP_NUM_THREADS"
-_HIPS = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+_CUDA, _HIP, _ROCR = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 
 
 def python_version() -> str:
@@ -63,16 +63,31 @@ def visible_of_amd(env: Mapping[str, str], count: int) -> List[str]:
 
     ROCR hides devices from HIP, which reads CUDA's variable as well, and numbers those that are left.
     """
-    left = visible(env.get("ROCR_VISIBLE_DEVICES"), count)
-    chosen = visible(next((env[name] for name in _HIPS if name in env), None), len(left))
-    return [left[int(name)] if name.isdigit() else name for name in chosen]
+    left = visible(env.get(_ROCR), count)
+    variable, chosen = _listed_of_amd(env, count)
+    return [left[int(name)] if name.isdigit() else name for name in chosen] if variable != _ROCR else left
+
+
+def _listed_of_amd(env: Mapping[str, str], count: int) -> Tuple[str, List[str]]:
+    left = visible(env.get(_ROCR), count)
+    variable = next((name for name in (_HIP, _CUDA) if name in env), None)
+    return (variable, visible(env[variable], len(left))) if variable else (_ROCR if _ROCR in env else _CUDA, left)
+
+
+def listed(env: Mapping[str, str]) -> Tuple[str, List[str]]:
+    """The GPUs that workers with this environment would see, as in the variable that lists them, and its name.
+
+    Raises `NoAnswerError`, see `nvml`.
+    """
+    found = nvml.gpus()
+    return (_CUDA, visible(env.get(_CUDA), found)) if found else _listed_of_amd(env, _amd_gpus())
 
 
 def gpus(env: Mapping[str, str]) -> List[str]:
     """The ids of the GPUs that workers with this environment would see. Raises `NoAnswerError`, see `nvml`."""
     found = nvml.gpus()
     if found:
-        return visible(env.get("CUDA_VISIBLE_DEVICES"), found)
+        return visible(env.get(_CUDA), found)
     found = _amd_gpus()
     return visible_of_amd(env, found) if found else []
 

@@ -71,7 +71,7 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
             programs.find_program(part, python)
         nodes = spec.nodes.max
         env = {**os.environ, **spec.env}
-        shares = gpus.shares(nodes, env) if not self.opts.share_gpus else None
+        variable, shares = (gpus.shares(nodes, env) if not self.opts.share_gpus else None) or ("", [])
 
         def workers(part: JobSpec) -> int:
             if part.workers_per_node != "auto":
@@ -85,7 +85,7 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
             sigterm_means=Failure.CANCELLED,
             output_dir=spec.cwd,
             shares_host=nodes > 1,
-            node_env=[{"CUDA_VISIBLE_DEVICES": ",".join(ids)} for ids in shares] if shares else None,
+            node_env=[{variable: ",".join(ids)} for ids in shares] or None,
         )
         job = with_roles(job, spec, lambda part: {"workers": workers(part)})
         host, of_nodes = os.uname().nodename, zip(parts_of_nodes(spec), names_of(spec), strict=True)

@@ -14,10 +14,14 @@ if TYPE_CHECKING:
 
 def ids(env: Mapping[str, str]) -> list[str]:
     """The ids of the GPUs. Raises `BackendUnavailableError` if their driver does not answer."""
+    return _listed(env)[1]
+
+
+def _listed(env: Mapping[str, str]) -> tuple[str, list[str]]:
     from launcher.agent.system import facts  # few launches ask
 
     try:
-        return facts.gpus(env)
+        return facts.listed(env)
     except OSError as error:
         raise BackendUnavailableError(str(error), hint="--nproc-per-node NUMBER starts workers without it") from error
 
@@ -29,12 +33,12 @@ def workers(names: Sequence[str], part: JobSpec) -> int:
     return max(1, facts.of_process(names, apart=part.agents.get("virtual_local_rank", False)))
 
 
-def shares(nodes: int, env: Mapping[str, str]) -> list[list[str]] | None:
-    """An equal share of the GPUs for each simulated node; None if there is nothing to divide."""
-    found = ids(env) if nodes > 1 else []
+def shares(nodes: int, env: Mapping[str, str]) -> tuple[str, list[list[str]]] | None:
+    """The variable for the GPUs, and an equal share for each simulated node; None if there is nothing to divide."""
+    variable, found = _listed(env) if nodes > 1 else ("", [])
     if not found:
         return None
     if len(found) < nodes:
-        return [[found[rank % len(found)]] for rank in range(nodes)]
+        return variable, [[found[rank % len(found)]] for rank in range(nodes)]
     each = len(found) // nodes
-    return [found[rank * each : (rank + 1) * each] for rank in range(nodes)]
+    return variable, [found[rank * each : (rank + 1) * each] for rank in range(nodes)]
