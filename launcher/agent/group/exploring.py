@@ -9,6 +9,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 from ..named_tuple import NamedTuple
 from ..network import reach
 from ..store.interface import Known, Store, absent
+from ..system import processes
 
 
 class Found(NamedTuple):
@@ -45,7 +46,7 @@ def explore(store: Store, rank: int, nodes: int, addresses: Sequence[str], wait:
         wait(what, store, {"reach/told": nodes}, lambda: absent(store, "reach/at", tried))
         names = [f"reach/at/{peer}" for peer in tried]
         peers = {peer: json.loads(text) for peer, text in zip(tried, store.multi_get(names) if names else [])}
-        reached = reach.attempt(reach.targets(peers, addresses))
+        reached = _reached(reach.targets(peers, addresses))
         seen = {peer: _places(peer, about["addresses"], reached) for peer, about in peers.items()}
         store.set(f"reach/seen/{rank}", json.dumps(seen))
         store.add("reach/done", 1)
@@ -59,6 +60,15 @@ def explore(store: Store, rank: int, nodes: int, addresses: Sequence[str], wait:
         answerer.close()
     usable, *of_head = [json.loads(text or b"[]") for text in answers]
     return Found(usable, of_head[0] if of_head else usable, cut_off)
+
+
+def _reached(targets: Sequence[reach.Target]) -> Set[reach.Target]:
+    """The targets that answer. With dozens of addresses for each node, there are more than the usual 1,024 files."""
+    before = processes.allow_all_files()
+    try:
+        return reach.attempt(targets)
+    finally:
+        processes.limit_files(before)
 
 
 def _places(peer: int, addresses: Sequence[str], reached: Set[reach.Target]) -> List[int]:

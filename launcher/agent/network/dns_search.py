@@ -58,9 +58,10 @@ class Search:
 
         selector, limit = selectors.DefaultSelector(), time.monotonic() + _ANSWER_S
         for address, beacon in beacons:
-            sock = reach.connecting(address, beacon)
-            if sock is not None:
-                selector.register(sock, selectors.EVENT_READ, bytearray())
+            with contextlib.suppress(OSError):  # this process may not open more files
+                sock = reach.connecting(address, beacon)
+                if sock is not None:
+                    selector.register(sock, selectors.EVENT_READ, bytearray())
         port = 0
         while selector.get_map() and not port and time.monotonic() < limit:
             for key, _ in selector.select(max(0.0, limit - time.monotonic())):

@@ -7,13 +7,14 @@ Docker.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import errno
 import selectors
 import socket
 import threading
 import time
-from typing import Any, List, Mapping, Optional, Sequence, Set
+from typing import Any, Deque, List, Mapping, Optional, Sequence, Set
 
 from ..named_tuple import NamedTuple
 
@@ -27,7 +28,9 @@ _LIMIT_S = 4.0
 _STARVED_S = 30.0
 """The same if a connection to it is established: its host is up, and its process may be starved of CPU for a while."""
 
-_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
+_NO_FILES = (errno.EMFILE, errno.ENFILE)
+
+_PASSING = (*_NO_FILES, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
 """Why a connection may not be accepted now, and the next one may."""
 
 _PAUSE_S = 0.05
@@ -83,21 +86,22 @@ def partners(rank: int, nodes: int) -> List[int]:
 
 
 def attempt(targets: Sequence[Target], *, limit_s: float = _LIMIT_S, settle_s: float = _SETTLE_S) -> Set[Target]:
-    """The targets that answer with their token. Returns once all have answered or refused, or at one of the limits."""
+    """The targets that answer with their token. Returns once all have answered or refused, or at one of the limits.
+
+    All are tried at once, the first ones first if this process may not open that many files.
+    """
     selector = selectors.DefaultSelector()
     reached: Set[Target] = set()
     waiting = {target.peer for target in targets}
-    for target in targets:
-        sock = connecting(target.address, target.port)
-        if sock is not None:
-            selector.register(sock, selectors.EVENT_READ if target.token else selectors.EVENT_WRITE, target)
+    queue = collections.deque(targets)
+    _connect(selector, queue)
     began = time.monotonic()
-    while selector.get_map():
+    while selector.get_map() or queue:
         passed = time.monotonic() - began
         left = (settle_s if not waiting else limit_s) - passed
         if waiting and left <= 0 and any(_may_answer(key, waiting) for key in selector.get_map().values()):
             left = max(limit_s, _STARVED_S) - passed
-        ready = selector.select(max(0.0, left))
+        ready = selector.select(max(0.0, min(left, _PAUSE_S) if queue else left))
         if not ready and left <= 0:  # answers that arrived while this process was starved still count
             break
         for key, _ in ready:
@@ -105,22 +109,40 @@ def attempt(targets: Sequence[Target], *, limit_s: float = _LIMIT_S, settle_s: f
             if verdict:
                 reached.add(key.data)
                 waiting.discard(key.data.peer)
+        _connect(selector, queue)
     for key in list(selector.get_map().values()):
         key.fileobj.close()  # type: ignore[union-attr]
     selector.close()
     return reached
 
 
+def _connect(selector: selectors.BaseSelector, queue: Deque[Target]) -> None:
+    """Begin a connection to each target of the queue, until this process may not open more files."""
+    while queue:
+        target = queue[0]
+        try:
+            sock = connecting(target.address, target.port)
+        except OSError:
+            return  # once another connection has ended
+        queue.popleft()
+        if sock is not None:
+            selector.register(sock, selectors.EVENT_READ if target.token else selectors.EVENT_WRITE, target)
+
+
 def connecting(address: str, port: int) -> Optional[socket.socket]:
-    """A non-blocking socket that is being connected; None if that has already failed."""
+    """A non-blocking socket that is being connected; None if that has already failed.
+
+    Raises `OSError` if this process may not open more files.
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = None
     try:
         sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         if sock.connect_ex((address, port)) in (0, errno.EINPROGRESS):
             return sock
-    except OSError:
-        pass
+    except OSError as error:
+        if error.errno in _NO_FILES:
+            raise
     if sock is not None:
         sock.close()
     return None
@@ -154,9 +176,13 @@ def _step(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> Optio
 
 
 def targets(peers: Mapping[int, Mapping[str, Any]], own: Sequence[str]) -> List[Target]:
-    """Every address of every peer, except this node's own: they lead to itself, unless both are on one host."""
+    """Every address of every peer, except this node's own: they lead to itself, unless both are on one host.
+
+    The first address of each comes first.
+    """
     found = []
     for peer, about in peers.items():
         elsewhere = [address for address in about["addresses"] if address not in own] or about["addresses"]
-        found += [Target(peer, address, about["port"], about["token"].encode()) for address in elsewhere]
-    return found
+        token = about["token"].encode()
+        found += [(place, Target(peer, address, about["port"], token)) for place, address in enumerate(elsewhere)]
+    return [target for _, target in sorted(found, key=lambda one: one[0])]
