@@ -5,21 +5,31 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.agent.group.errors import NotNeededError
+from launcher.agent.cause import of_node
+from launcher.agent.failures import CannotError
+from launcher.agent.group import mpi
+from launcher.agent.group.errors import NotNeededError, StopRequestedError
 from launcher.agent.group.process import _present_store
 from launcher.agent.group.rendezvous import FixedNodes, connect
+from launcher.agent.group.workers import Workers
 from launcher.agent.job import Job
+from launcher.agent.mpi import vendor
+from launcher.agent.starter import Starter
 from testbed import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from launcher.agent.messages import AgentToGroup
+    from launcher.agent.ranks import Group
     from tests.agent.harness import Runner
 
 STOP: AgentToGroup = {"stop": "preempted", "deadline": 0.0, "signal": 15, "leaves": False}
@@ -141,3 +151,66 @@ def test_a_node_of_the_next_run_at_the_port_of_a_finished_one_waits_for_its_own(
     assert [found] == following.clients
     assert told == ["waiting"]
     found.close()
+
+
+def test_a_failure_that_ends_the_run_is_not_lost_after_a_restart_was_decided(nodes: Nodes) -> None:
+    one, other = nodes.parts
+    one.publish("restart", cause={})
+    agent: Any = SimpleNamespace(send=lambda _: None)
+    workers = Workers(nodes.job, other, agent, agent, "/")
+
+    assert not workers.tell_peers(restarts=0, why=of_node(host="n1", node=1, message="broken", time=0.0))
+
+    one._watch.begin("round/1/verdict", expects_signs=True)
+    wait_until("the failure", lambda: one.verdict)
+    assert one.verdict
+    assert (one.verdict["kind"], one.verdict["cause"]["message"]) == ("fail", "broken")
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_node_whose_mpi_ranks_are_still_to_come_restarts_with_the_others(
+    nodes: Nodes, lost: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one, other = nodes.parts
+    begun: list[int] = []
+
+    class World(Starter):
+        """Of one node: its ranks do not come, or mpirun ends with those of the other nodes."""
+
+        def __init__(self, *args: Any) -> None:
+            super().__init__()
+            self._tick = args[4]
+
+        def start(self, group: Group, _: Any) -> None:
+            begun.append(group.restarts)
+            if group.restarts:
+                raise StopRequestedError  # the end of this test
+            assert one.publish("restart", cause={})["kind"] == "restart"
+            if lost:
+                raise CannotError("mpirun ended with exit code 1")
+            for _ in range(1000):
+                self._tick()
+                time.sleep(0.01)
+
+        def end(self) -> None:
+            """End the round."""
+
+    monkeypatch.setattr(mpi, "World", World)
+    monkeypatch.setattr(mpi, "Hub", lambda _: None)
+    monkeypatch.setattr(vendor, "look_ahead", lambda *_, **__: None)
+    server: Any = SimpleNamespace(ready=lambda *_: False)
+    setup: Any = {"workers": 1, "scratch": str(tmp_path), "directory": str(tmp_path)}
+    group = mpi.MpiGroup(nodes.job, other, server, server, setup)
+    group._workers.requests.contract = SimpleNamespace(vendor="an MPI", exchanges=False, check=lambda *_: None)  # type: ignore[assignment]
+    with ThreadPoolExecutor(1) as pool:
+        met = pool.submit(
+            lambda: [one.next_rendezvous(1), wait_until("it", one.restart_requested), one.next_rendezvous(1)]
+        )
+        try:
+            with pytest.raises(StopRequestedError):
+                group._start()
+            met.result()
+        finally:
+            one.stopping.set()
+
+    assert begun == [0, 1]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+import socket
+import struct
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from launcher.agent.mpi.hub import ROUND, Hub
 from launcher.agent.mpi.shells import Shells
 from launcher.agent.store.interface import Prefixed
 from testbed import wait_until
@@ -71,3 +75,26 @@ def test_a_command_runs_on_the_node_that_it_is_for_and_its_code_comes_back_witho
     finally:
         for node in nodes:
             node.close()
+
+
+def test_a_rank_of_an_earlier_round_that_comes_late_is_not_taken_for_one_of_the_next() -> None:
+    hub = Hub(f"distlaunch-test-{os.getpid()}")
+    with contextlib.ExitStack() as stack:
+        stack.callback(hub._listener.close)
+        ranks = {name: stack.enter_context(socket.socket(socket.AF_UNIX)) for name in ("round/0/mpi", "round/1/mpi")}
+        for name, sock in ranks.items():
+            sock.connect(f"\0distlaunch-test-{os.getpid()}")
+            text = f"rank\0{ROUND}={name}\0PMI_RANK=0".encode()
+            sock.sendall(struct.pack("!I", len(text)) + text)
+
+        def came() -> bool:
+            hub.look(0.1)
+            return sum(bool(caller.words) for caller in hub.callers) == len(ranks)
+
+        wait_until("both", came)
+
+        (found,) = hub.stand_ins("round/1/mpi")
+        stack.callback(found.close)
+
+        assert f"{ROUND}=round/1/mpi".encode() in found.words
+        assert ranks["round/0/mpi"].recv(1) == b"", "it is let go of"

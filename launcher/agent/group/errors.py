@@ -20,6 +20,10 @@ class PeerEndedError(Exception):
         self.verdict = verdict
 
 
+class RestartRequestedError(Exception):
+    """A node has requested a restart: what this one waits for in this round will not come."""
+
+
 class RendezvousError(Exception):
     """The rendezvous failed."""
 

@@ -14,6 +14,7 @@ from ..mpi.hub import Hub
 from ..mpi.world import Node, World, hub_name
 from ..ranks import Group, Ranks
 from .agent_link import AgentLink
+from .errors import RestartRequestedError
 from .rendezvous import FixedNodes
 from .worker_group import WorkerGroup
 from .workers import MONITOR_S
@@ -52,6 +53,8 @@ class MpiGroup(WorkerGroup):
     def _tick(self) -> None:
         self._workers.take_all(0.0)
         self._workers.stop_if_asked()
+        if self._nodes.restart_requested():  # without the others, the MPI starts no more ranks
+            raise RestartRequestedError
 
     def _look(self) -> Optional[Cause]:
         assert self._world is not None

@@ -13,7 +13,7 @@ from ..named_tuple import NamedTuple
 from ..store.interface import Known, Store, is_met
 from .errors import RendezvousError, StopRequestedError
 from .watch import Watch
-from .whole import Whole
+from .whole import Whole, after_restarts
 from .workers_network import WorkersNetwork
 
 if TYPE_CHECKING:
@@ -120,6 +120,14 @@ class Nodes:
         stands: Verdict = json.loads(self.store.compare_set(key, "", verdict))
         stands = self.whole.hand_on(self.store, stands)
         self._watch.receive(key, stands)
+        return stands
+
+    def publish_failure(self, cause: Cause) -> Verdict:
+        """End the run on all nodes; if they are about to restart, in the next round. Returns what stands."""
+        stands = self.publish("fail", cause=cause)
+        if stands["kind"] == "restart":
+            verdict: Verdict = {"kind": "fail", "node": self.node_rank, "host": self.host, "cause": cause}
+            stands = self.whole.hand_on(self.store, after_restarts(self.store, self._watch.key, verdict))
         return stands
 
     def publish_loss(self, cause: Cause) -> bool:

@@ -19,4 +19,4 @@ def look(nodes: Nodes, exited: Iterable[ExitedWorker]) -> None:
         if "stuck" in about:
             message = f"rank {about['rank']} (pid {about['pid']}) has survived SIGKILL: {about['stuck']}"
             why = of_node(host=nodes.host, node=nodes.node_rank, message=message, time=time.time())
-            raise PeerEndedError(nodes.publish("fail", cause=why))
+            raise PeerEndedError(nodes.publish_failure(why))

@@ -44,8 +44,7 @@ class Whole:
         if self._job.roles:
             store.compare_set(END, "", json.dumps(verdict))
             return
-        while json.loads(store.compare_set(key, "", json.dumps(verdict)))["kind"] == "restart":
-            key = f"round/{int(key.split('/')[1]) + 1}/verdict"
+        after_restarts(store, key, verdict)
 
     def hand_on(self, store: Store, verdict: Verdict) -> Verdict:
         """Make the verdict of one role that of the run, unless it only starts the role again; the one that stands."""
@@ -95,6 +94,16 @@ class Whole:
         self._counted.add(role.name)
         if store.compare_set(f"{role.prefix}done", "", by) == by.encode():
             store.add(ROLES_DONE, 1)
+
+
+def after_restarts(store: Store, key: str, verdict: Verdict) -> Verdict:
+    """Publish a verdict in this round or, if all nodes are about to restart, in the next one; the one that stands."""
+    while True:
+        stands: Verdict = json.loads(store.compare_set(key, "", json.dumps(verdict)))
+        if stands["kind"] != "restart":
+            return stands
+        before, number, _ = key.rsplit("/", 2)
+        key = f"{before}/{int(number) + 1}/verdict"
 
 
 def goes_on_without(job: Job, store: Store, node: int) -> bool:

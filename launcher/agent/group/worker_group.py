@@ -13,7 +13,7 @@ from ..job import Job
 from ..ranks import Group, Ranks, ranks_of
 from ..roles import IGNORE
 from .agent_link import AgentLink
-from .errors import PeerEndedError
+from .errors import PeerEndedError, RestartRequestedError
 from .workers import MONITOR_S, Workers
 
 if TYPE_CHECKING:
@@ -83,6 +83,14 @@ class WorkerGroup:
         return self._workers.ended_by_themselves() and self._is_over()
 
     def _start(self) -> None:
+        """Begin a round; the next one, if a node has requested a restart before this one's workers are started."""
+        while True:
+            try:
+                return self._begin()
+            except RestartRequestedError:
+                self._end(signal.SIGTERM)
+
+    def _begin(self) -> None:
         """Meet the other nodes, then start the workers."""
         met = self._nodes.next_rendezvous(self._count)
         addr, port, counts = met.master_addr, met.master_port, met.workers
@@ -98,7 +106,7 @@ class WorkerGroup:
     def _agree(self, group: Group) -> Tuple[List[Dict[str, Any]], List[Ranks]]:
         """Exchange what the contract needs with all nodes; what each offers, and the ranks of this node's workers.
 
-        Raises `PeerEndedError` if a node cannot do its part.
+        Raises `PeerEndedError` if a node cannot do its part, and `RestartRequestedError`.
         """
         requests, nodes = self._workers.requests, self._nodes
         contract = requests.contract
@@ -115,11 +123,12 @@ class WorkerGroup:
             against = str(error)
         raise self._failed(against)
 
-    def _failed(self, message: str) -> PeerEndedError:
-        """Tell all nodes that this one cannot do its part; the error that ends it as well."""
+    def _failed(self, message: str) -> Exception:
+        """Tell all nodes that this one cannot do its part; the error that ends it as well, or the round."""
         nodes = self._nodes
         why = cause.of_node(host=nodes.host, node=nodes.node_rank, message=message, time=time.time())
-        return PeerEndedError(nodes.publish("fail", cause=why))
+        verdict = nodes.publish("fail", cause=why)
+        return RestartRequestedError() if verdict["kind"] == "restart" else PeerEndedError(verdict)
 
     def _ignored(self, why: Optional[Cause]) -> bool:
         """Whether the failure is to be ignored, as this node's role says; its workers are then done."""

@@ -141,7 +141,7 @@ class Workers:
         if why:
             self._agent.send({"first_cause": why})
         if restarts >= self._job.max_restarts or final:
-            verdict = self._nodes.publish("fail", cause=cause)
+            verdict = self._nodes.publish_failure(cause)
             if verdict["kind"] == "stop":
                 self._nodes.stopping.set()
                 raise PeerEndedError(verdict)

@@ -15,6 +15,9 @@ from typing import Dict, List
 
 from ..system import processes
 
+ROUND = "DISTLAUNCH_MPI_ROUND"
+"""The variable of stand-ins that says which round they are of."""
+
 _LENGTH = struct.Struct("!I")
 _CODE = struct.Struct("!i")
 _CREDENTIALS = struct.Struct("3i")
@@ -125,6 +128,14 @@ class Hub:
         found = [caller for caller in self.callers if caller.words[:1] == [what]]
         self.callers = [caller for caller in self.callers if caller not in found and not caller.gone]
         return found
+
+    def stand_ins(self, of: str) -> List[Caller]:
+        """The ranks' stand-ins of that round. One of an earlier round, which came after its end, is let go of."""
+        came, mark = self.take(b"rank"), f"{ROUND}={of}".encode()
+        for caller in came:
+            if mark not in caller.words:
+                caller.close()
+        return [caller for caller in came if mark in caller.words]
 
     def watch(self, callers: Dict[int, Caller]) -> None:
         """Take what these callers have sent, without waiting."""

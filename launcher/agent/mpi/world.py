@@ -24,7 +24,7 @@ from ..starter import Starter
 from ..system import facts
 from . import library
 from . import vendor as vendors
-from .hub import Caller, Hub
+from .hub import ROUND, Caller, Hub
 from .mpirun import Mpirun
 from .shells import Shells
 
@@ -95,6 +95,11 @@ class World(Starter):
 
         self._done_at = 0.0
 
+    @property
+    def _round(self) -> str:
+        """What tells this round's stand-ins from those of others."""
+        return self._store.name_of("mpi")
+
     # -- the start ----------------------------------------------------------------------------------------------------
 
     def start(self, group: Group, peers: List[Dict[str, Any]]) -> List[Ranks]:
@@ -106,7 +111,7 @@ class World(Starter):
                 raise CannotError(f"{job.command[0]} {why}")
         names = vendors.hosts(peers, os.uname().nodename)
         hosts_file, shell = (os.path.join(self._node.directory, name) for name in ("mpi-hosts", "mpi-shell"))
-        ours = {"DISTLAUNCH_MPI_PYTHON": sys.executable, "DISTLAUNCH_MPI_RANK": _source("rank.py")}
+        ours = {"DISTLAUNCH_MPI_PYTHON": sys.executable, "DISTLAUNCH_MPI_RANK": _source("rank.py"), ROUND: self._round}
         env = {**vendors.environment(self._vendor, dict(os.environ), hosts_file, shell), **ours}
         env["DISTLAUNCH_MPI_HUB"] = hub_name(self._node)
         env.update(vendors.private_files(self._vendor, self._node.scratch))
@@ -135,7 +140,7 @@ class World(Starter):
         while len(found) < wanted:
             self._tick()
             self._hub.look(_LOOK_S, self._shells.fileno())
-            for caller in self._hub.take(b"rank"):
+            for caller in self._hub.stand_ins(self._round):
                 found[self._first + vendors.rank_of(variables(caller))] = caller
             self._attend_shells(starting=True)
             if self._mpirun is not None and self._mpirun.look() is not None:
@@ -184,7 +189,7 @@ class World(Starter):
         """Call this in every turn; what to signal, as messages to the fork server."""
         self._hub.look(0.0)
         self._hub.watch(self._ranks)
-        if self._hub.take(b"rank"):
+        if self._hub.stand_ins(self._round):
             self._wrong = f"{_TOO_MANY}: did it read the hosts?", Failure.NODE
         self._attend_shells(starting=False)
         if self._mpirun is not None:
