@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from launcher.agent.store.client import Client
 from launcher.agent.store.interface import GONE, GoneError, Known, Prefixed, Store
 from testbed import wait_until
-from tests.agent.stores import sealed
+from tests.agent.stores import KEY, sealed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,6 +120,19 @@ def test_threads_may_know_different_values(served: Served) -> None:
         assert late.result(LONG_S) == [b"8"]
         setter.set("a", "9")
         assert numbers.result(LONG_S) == [b"9"]
+
+
+def test_a_long_wait_is_not_taken_for_a_silent_store(served: Served) -> None:
+    told: list[float] = []
+    client = Client("127.0.0.1", served.port, key=KEY, timeout_s=30, answer_s=3)
+    client.tell_silence(2, lambda silent_s, _: told.append(silent_s))
+    try:
+        assert client.wait({"a": None}, LONG_S) == [None]
+        served.store.set("a", "1")
+        assert client.wait({"a": None}, LONG_S) == [b"1"]
+    finally:
+        client.close()
+    assert not told
 
 
 def test_each_thread_waits_for_its_own_time(served: Served) -> None:

@@ -22,6 +22,9 @@ from .interface import END_WAIT, LENGTH, MAX_BYTES, Known
 TimedOutError = socket.timeout
 """Distinct from `TimeoutError` before Python 3.10."""
 
+_IN_TIME = 0.8
+"""A wait ends after this part of the time after which its answer would be missed."""
+
 _SENDS_S = 1.0
 """How long `wake` waits for another thread that sends."""
 
@@ -87,7 +90,8 @@ class Exchange:
         return self._await(answer)
 
     def wait(self, limit_s: float, known: Mapping[str, Known], sign: Tuple[str, str]) -> Any:
-        """The answer to a wait, which comes at any time."""
+        """The answer to a wait, which comes at any time; by itself before the store would seem to be silent."""
+        limit_s = min(limit_s, _IN_TIME * self.on_silence[0], _IN_TIME * self._answer_s)
         with self._sending:
             answer, number = _Answer(self._wakes.count), next(self._numbers)
             if self._wakes.are_missed():

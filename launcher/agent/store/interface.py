@@ -110,7 +110,8 @@ class Store:
     ) -> List[Optional[bytes]]:
         """Wait until one of the keys is not as known any more, or for some time; the values of all of them.
 
-        It may end earlier, by `wake`. `sign`: a key to be set first, with its value.
+        It may end earlier, by `wake` and before its answer would be missed. `sign`: a key to be set first, with its
+        value.
         """
         values = self._ask("wait", limit_s, dict(known), *sign)
         return [None if value is None else value.encode() for value in values]
