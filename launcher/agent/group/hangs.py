@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
 from ..job import Job
 from ..store.interface import Store
-from .sampling import Sampling
+from .sampling import Sampling, as_text
 
 if TYPE_CHECKING:
     from ..contracts._contract import Variable
@@ -113,7 +113,7 @@ class Hangs:
             store.set(ACT, json.dumps(message["act"]))
         else:
             answer = message["stacks"]
-            store.set(f"stacks/{answer['number']}/{self._node}", json.dumps(answer))
+            store.set(f"stacks/{answer['number']}/{self._node}", as_text(answer))
 
     def _all_are_quiet(self, store: Store) -> bool:
         told = self._told(store)

@@ -6,7 +6,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
 
-from ..store.interface import Store
+from ..store.interface import MAX_BYTES, Store
 
 if TYPE_CHECKING:
     from ..hang_messages import GroupToAgent
@@ -19,6 +19,10 @@ GATHER_S = 6.0
 
 _LOOK_S, _GATHERS_S, _AGAIN_S = 1.0, 0.2, 30.0
 _GROWS = 2.0
+_AT_ONCE = 16
+"""How many answers are read by one call of the store, whose answer has a limit, too."""
+
+_MOST_BYTES = MAX_BYTES // _AT_ONCE // 2  # as text in an answer of the store, it is longer
 
 
 class Sampling:
@@ -82,8 +86,24 @@ class Gathering:
     def is_over(self, store: Store) -> bool:
         """Whether all nodes have answered, or have had the time to."""
         absent = [key for key, answer in self._answers.items() if answer is None]
-        found = {key: answer for key, answer in zip(absent, store.peek(absent)) if answer is not None}
-        if found:
-            self._answers.update(found)
-            store.multi_set(dict.fromkeys(found, ""))  # they may be large
-        return len(found) == len(absent) or time.monotonic() > self._limit
+        is_late = time.monotonic() > self._limit
+        for start in range(0, len(absent), _AT_ONCE):
+            keys = absent[start : start + _AT_ONCE]
+            found = {key: answer for key, answer in zip(keys, store.peek(keys)) if answer is not None}
+            if found:
+                self._answers.update(found)
+                store.multi_set(dict.fromkeys(found, ""))  # they may be large
+            if len(found) < len(keys) and not is_late:
+                return False
+        return True
+
+
+def as_text(answer: Dict[str, Any]) -> str:
+    """A node's answer for `Gathering`, without what would make it too large."""
+    flight = answer.get("flight")
+    without = {"flight": flight and {**flight, "dumps": "", "problem": "the dumps are too large to be sent"}}
+    for less in ({}, without, {**without, "groups": []}):
+        text = json.dumps({**answer, **less})
+        if len(text) <= _MOST_BYTES:
+            break
+    return text
