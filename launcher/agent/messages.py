@@ -91,10 +91,11 @@ class Verdict(_Published, total=False):
     time: float
     secondary: bool
     stop: str
-    """Of a stop, its reason; `deadline` and `signal` as in `AgentToGroup`."""
+    """Of a stop, its reason; `signal` as in `AgentToGroup`."""
 
-    deadline: float
     signal: int
+    left_s: float
+    """How long the workers have: the clocks of two nodes may differ by more than that."""
 
 
 class WorkerRequest(TypedDict, total=False):

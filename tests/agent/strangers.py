@@ -137,7 +137,7 @@ def forged(run: Run) -> list[bytes]:
             "cause": cause,
             "stop": "cancelled",
             "signal": 15,
-            "deadline": 0,
+            "left_s": 0,
             "leaves": False,
         }
         for kind in ("fail", "stop", "lost", "restart", ESCAPES)

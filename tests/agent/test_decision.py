@@ -21,6 +21,7 @@ from launcher.agent.group.rendezvous import FixedNodes, connect
 from launcher.agent.group.workers import Workers
 from launcher.agent.job import Job
 from launcher.agent.mpi import vendor
+from launcher.agent.node.messages import Messages
 from launcher.agent.starter import Starter
 from testbed import wait_until
 
@@ -126,6 +127,24 @@ def test_a_stop_after_a_restart_was_decided_reaches_the_next_round(nodes: Nodes,
     wait_until("the stop", lambda: other.verdict)
     assert other.verdict
     assert other.verdict["kind"] == "stop"
+
+
+def test_a_stop_gives_the_workers_of_a_node_with_another_clock_the_same_time(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = nodes.parts
+    one.request_stop({**STOP, "deadline": time.time() + 3600.0})
+    wait_until("the other node to receive it", lambda: other.verdict)
+    deadlines: list[float] = []
+    stopping = SimpleNamespace(stop=lambda *_, deadline, by: deadlines.append(deadline))  # noqa: ARG005
+    agent: Any = SimpleNamespace(_outcome=SimpleNamespace(), _stopping=stopping)
+    now = time.time() + 100_000.0
+    with monkeypatch.context() as ahead:
+        ahead.setattr(time, "time", lambda: now)
+        Messages._group_ended(agent, {"result": "stopped_by_peer", "word": other.verdict})  # type: ignore[typeddict-item]
+
+    (deadline,) = deadlines
+    assert now + 1800.0 < deadline <= now + 3600.0
 
 
 def test_a_node_that_comes_back_to_a_finished_run_is_not_needed(nodes: Nodes) -> None:

@@ -150,7 +150,7 @@ class Nodes:
         self.store.wake()
         if not message["leaves"]:
             verdict: Verdict = {"kind": "stop", "node": self.node_rank, "host": self.host, "stop": message["stop"]}
-            verdict["deadline"], verdict["signal"] = message["deadline"], message["signal"]
+            verdict["left_s"], verdict["signal"] = message["deadline"] - time.time(), message["signal"]
             self._watch.publish_soon(verdict)
 
     @property

@@ -101,8 +101,11 @@ class Gathering:
 def as_text(answer: Dict[str, Any]) -> str:
     """A node's answer for `Gathering`, without what would make it too large."""
     flight = answer.get("flight")
-    without = {"flight": flight and {**flight, "dumps": "", "problem": "the dumps are too large to be sent"}}
-    for less in ({}, without, {**without, "groups": []}):
+    without: Dict[str, Any] = {
+        "flight": flight and {**flight, "dumps": "", "problem": "the dumps are too large to be sent"}
+    }
+    leaves_out: List[Dict[str, Any]] = [{}, without, {**without, "groups": []}]
+    for less in leaves_out:
         text = json.dumps({**answer, **less})
         if len(text) <= _MOST_BYTES:
             break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING, List, Optional
 
 from .. import cause
@@ -166,7 +167,7 @@ class Messages:
         if result["result"] == "stopped_by_peer":
             word = result["word"]
             by = {"node": word.get("node"), "host": word.get("host")}
-            self._stopping.stop(word["stop"], word["signal"], deadline=word["deadline"], by=by)
+            self._stopping.stop(word["stop"], word["signal"], deadline=time.time() + word["left_s"], by=by)
 
     def _begin_round(self, about: Message) -> None:
         self._joining.met = True
