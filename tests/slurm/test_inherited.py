@@ -71,6 +71,25 @@ def test_behind_a_login_node_too(laptop: Laptop) -> None:
 
 
 @pytest.mark.slurm
+@pytest.mark.parametrize("with_shell", [True, False])
+def test_workers_behind_a_login_node_have_the_umask_of_the_user_there(laptop: Laptop, *, with_shell: bool) -> None:
+    laptop.cli.write("shows.py", "import os\nprint(f'umask {os.umask(0):o}', flush=True)\n")
+    laptop.settings(**({} if with_shell else {"login_shell": "none"}))
+    laptop.top.mkdir()
+    laptop.node.change(ForceCommand='umask 027; exec sh -c "$SSH_ORIGINAL_COMMAND"')
+    try:
+        done = laptop("run", "--on", "juno", "--gres", "none", "shows.py")
+        again = laptop("requeue", "last") if with_shell else None
+        laptop.wait_end()
+    finally:
+        laptop.node.configure(ForceCommand="")
+
+    assert done.exit_code == 0, done.stderr
+    shown = "".join(path.read_text() for path in laptop.top.glob("runs/*/**/stream"))
+    assert shown.count(" umask 27\n") == (1 if again is None else 2), shown
+
+
+@pytest.mark.slurm
 def test_what_hides_jobs_and_partitions_from_slurms_commands_hides_none_of_ours(login: Login) -> None:
     login.write("waits.py", WAITS)
     hiding: dict[str, str | None] = {

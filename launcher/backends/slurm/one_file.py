@@ -35,14 +35,14 @@ _MODE = 0o600
 
 _UNPACK = r"""
 # What the run needs is at the end of this file; the first task of an array unpacks it.
-distlaunch_unpack() {{
+distlaunch_unpack() (
     umask 077
-    [ -e {directory}/spec.json ] && return
+    [ -e {directory}/spec.json ] && exit
     new={directory}.$SLURM_JOB_ID
-    mkdir -p "$new" && distlaunch_files | base64 -d | tar -xzf - -C "$new" && [ -e "$new/complete" ] || return
-    mv -T "$new" {directory} 2>/dev/null || [ -e {directory}/spec.json ] || return
+    mkdir -p "$new" && distlaunch_files | base64 -d | tar -xzf - -C "$new" && [ -e "$new/complete" ] || exit
+    mv -T "$new" {directory} 2>/dev/null || [ -e {directory}/spec.json ] || exit
     rm -rf "$new"
-}}
+)
 distlaunch_files() {{
     cat <<'END_OF_FILES'
 {data}

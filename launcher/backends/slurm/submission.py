@@ -36,6 +36,7 @@ _SBATCH_S = 90.0
 _CUT, _FULL, _TWICE = 21, 22, 23
 
 SEND = r"""
+mask=$(umask)
 umask 077
 cd "$1" || exit 22
 in="$1/incoming.$$"
@@ -52,15 +53,17 @@ done
 rm -rf "$in" "claims/$2"
 mkdir "runs/$2/submitted-0" 2>/dev/null || exit 23
 command unset $4 2>/dev/null
+umask "$mask"
 cd "runs/$2" && sbatch "$1/runs/$2/job.sbatch"
 """
 """Takes a tar on stdin; `submitted-0` lets the first attempt be submitted once, whatever becomes of the connection.
 
-Its last argument: variables that would override the job file.
+Its last argument: variables that would override the job file. Slurm gives workers the umask that sbatch has.
 """
 
 
 _AGAIN = r"""
+mask=$(umask)
 umask 077
 cd "$1" || exit 22
 cat > "spec.json.$$" || { rm -f "spec.json.$$"; exit 22; }
@@ -68,6 +71,7 @@ cat > "spec.json.$$" || { rm -f "spec.json.$$"; exit 22; }
 [ -r job.sbatch ] && rm -f cancel.json && mv -f "spec.json.$$" spec.json || exit 22
 mkdir "submitted-$3" 2>/dev/null || exit 23
 command unset $4 2>/dev/null
+umask "$mask"
 sbatch "$1/job.sbatch"
 """
 """Takes the new spec on stdin; what else the run needs is in its directory."""
