@@ -16,6 +16,9 @@ from ..system.scratch import within
 from .place import Place
 
 _LOOK_S = 1.0
+_EARLY_S = 75.0
+"""How much sooner than it was to, at most, Slurm announces the end: it looks every half a minute."""
+
 CANCEL = "cancel.json"
 """What the launcher writes before it signals: in the run's directory, or over SSH in the node's if it is forced."""
 
@@ -84,9 +87,18 @@ class Stops:
         # Workers do not react to this one: the time limit is near, or the launcher cancels.
         if self.cancelled():
             return Ask(Failure.CANCELLED, signal.SIGTERM, None, forward=True)
-        ends = float(os.environ.get("SLURM_JOB_END_TIME") or time.time() + self._job.lead_s)
         # Some of that time is needed to report the result, and for the scheduler to requeue the run.
-        return Ask(Failure.TIMEOUT, signal.SIGTERM, ends - min(10.0, self._job.lead_s / 4), forward=True)
+        at = self._time_limit() - min(10.0, self._job.lead_s / 4)
+        return Ask(Failure.TIMEOUT, signal.SIGTERM, at, forward=True)
+
+    def _time_limit(self) -> float:
+        """When the scheduler ends the job, which has just announced it.
+
+        What the variable says is from the job's start: the limit may have changed, or the job was suspended.
+        """
+        ends = float(os.environ.get("SLURM_JOB_END_TIME") or 0.0)
+        agree = 0.0 < ends - time.time() < self._job.lead_s + _EARLY_S
+        return ends if agree else time.time() + self._job.lead_s
 
     def _killed_by_scheduler(self) -> Optional[float]:
         """The workers' deadline if the scheduler kills without regard to the grace time; the agent needs some of it."""
