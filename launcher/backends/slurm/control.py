@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _CONTROL_S = 90
 PING = "slurmctld does not answer; `scontrol ping` shows when it does"
+_NODES = re.compile(r"^PartitionName=(\S+).*?\bTotalNodes=(\d+)", re.MULTILINE | re.DOTALL)
 _WAYS_OUT = {
     "account": "your accounts: sacctmgr show assoc user=$USER format=account,partition,qos",
     "qos": "your QOS: sacctmgr show assoc user=$USER format=account,qos",
@@ -101,7 +102,7 @@ def check_partitions(site: Site, asked: Sequence[tuple[str, int]], text: str) ->
                 hosts.update(expand(names))
             if "gpu" in gres:
                 with_gpus.setdefault(name, gres.partition("(")[0])
-    _check_sizes(asked, sizes)
+    _check_sizes(site, asked, sizes)
     if with_gpus and not _asks_for_gpus(text):
         name, gres = next(iter(with_gpus.items()))
         output.warn(
@@ -111,18 +112,34 @@ def check_partitions(site: Site, asked: Sequence[tuple[str, int]], text: str) ->
     return hosts
 
 
-def _check_sizes(asked: Sequence[tuple[str, int]], sizes: Mapping[str, int]) -> None:
+def _check_sizes(site: Site, asked: Sequence[tuple[str, int]], sizes: Mapping[str, int]) -> None:
     """Raise `SpecError` if a partition has fewer nodes than all components need there."""
+    if _shortfall(asked, sizes) and (error := _shortfall(asked, _configured(site))):
+        raise error
+
+
+def _configured(site: Site) -> dict[str, int]:
+    """How many nodes each partition has, with those that are powered down, which sinfo may hide; empty: not known."""
+    try:
+        done, _ = ask(site, "scontrol", "show", "partition")
+    except BackendUnavailableError:
+        return {}
+    return {name: int(nodes) for name, nodes in _NODES.findall(done.stdout)}
+
+
+def _shortfall(asked: Sequence[tuple[str, int]], sizes: Mapping[str, int]) -> SpecError | None:
+    """The error if partitions of these sizes have too few nodes."""
     wanted: Counter[str] = Counter()
     for partition, nodes in asked:
         wanted[partition] += nodes
     known = ", ".join(f"{name} {count}" for name, count in sizes.items())
     for partition, nodes in wanted.items():
-        choices = partition.split(",") if partition else list(sizes)
-        most = max((sizes.get(name, 0) for name in choices), default=0)
-        if nodes > most and set(choices) <= set(sizes):
+        choices = set(partition.split(",") if partition else sizes)
+        most = max((sizes.get(name, 0) for name in choices), default=nodes)
+        if nodes > most and choices <= set(sizes):
             where = f"partition {partition} has" if partition else "no partition has more than"
-            raise SpecError(f"{nodes} nodes: {where} {most}", hint=f"nodes by partition: {known}")
+            return SpecError(f"{nodes} nodes: {where} {most}", hint=f"nodes by partition: {known}")
+    return None
 
 
 def _asks_for_gpus(text: str) -> bool:
