@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from testbed import wait_until
+from testbed import SlurmOptions, fixtures, wait_until
+from tests.slurm.conftest import Login
 from tests.slurm.scripts import SHOW, WAITS, seconds_left
 from tests.unused_gpus import besides
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.slurm.conftest import Login, Run
+    from tests.command import Cli
+    from tests.slurm.conftest import Run
 
 pytestmark = pytest.mark.slurm
 
@@ -153,6 +155,22 @@ def test_a_job_that_slurm_has_suspended_is_cancelled(login: Login) -> None:
     assert (done.exit_code, done.stdout) == (0, f"{run.id}: cancelled\n"), done.stderr
     login.slurm.wait_job(run.job, "CANCELLED")
     login.slurm.wait_idle()
+
+
+def test_a_job_whose_nodes_are_booting_is_cancelled(distlaunch: Cli) -> None:
+    """Slurm has a job in the same state while the controller's prolog runs."""
+    prolog = distlaunch.write("prolog", "#!/bin/sh\nexec sleep 600\n")
+    prolog.chmod(0o755)
+    with fixtures.make(1, slurm=SlurmOptions(conf={"PrologSlurmctld": str(prolog)})) as testbed:
+        login = Login(distlaunch, testbed.slurm)
+        login.write("waits.py", WAITS)
+        run = login.detach("boots", "waits.py")
+        run.wait_state("CONFIGURING")
+
+        done = login("cancel", "--no-wait", run.id)
+
+        assert done.exit_code == 0, done.stderr
+        login.slurm.wait_job(run.job, "CANCELLED")
 
 
 @pytest.fixture

@@ -254,8 +254,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
                 steps.kill_all(one, job_id)
                 control.cancel(site, job_id)
             else:
-                for state in ("PENDING", "SUSPENDED"):  # whose agents are not there, or could not obey
-                    control.cancel(site, f"--state={state}", job_id)
+                control.cancel_waiting(site, job_id)
                 control.cancel(site, f"--signal={end.name.removeprefix('SIG')}", "--state=RUNNING", job_id)
         except LaunchError as error:
             unsent = ("connect failure", "ermission denied")

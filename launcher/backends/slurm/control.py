@@ -75,6 +75,18 @@ def cancel(site: Site, *argv: str) -> None:
         raise CommandError(f"scancel: {said.removeprefix('scancel: error: ')}")
 
 
+def cancel_waiting(site: Site, job_id: str) -> None:
+    """Cancel what of the job has no agents yet, or agents that could not obey.
+
+    While its nodes boot, it counts as running for scancel, which then signals nothing.
+    """
+    for state in ("PENDING", "SUSPENDED"):
+        cancel(site, f"--state={state}", job_id)
+    done, _ = ask(site, "squeue", "--array", f"--jobs={job_id}", "--states=CONFIGURING", "--noheader", "--format=%i")
+    if ids := dict.fromkeys(re.findall(r"^\d+(?:_\d+)?", done.stdout, re.MULTILINE)):
+        cancel(site, *ids)
+
+
 def check_partitions(site: Site, asked: Sequence[tuple[str, int]], text: str) -> set[str]:
     """Raise `SpecError` for more nodes than exist: Slurm would let such a job wait forever. Warn about unused GPUs.
 
