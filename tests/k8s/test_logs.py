@@ -203,7 +203,7 @@ def test_the_log_of_a_pod_that_runs_is_not_lost_when_its_kubelet_does_not_find_i
 class NoLogs(FakeKubelet):
     """An API server that lists a pod, and refuses to show its log."""
 
-    context = "c"
+    context, access = "c", None
 
     def call(self, _method: str, _path: str, **_more: Any) -> dict[str, Any]:
         labels = {"batch.kubernetes.io/job-completion-index": "0"}

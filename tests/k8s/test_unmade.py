@@ -25,13 +25,16 @@ def ago(seconds: float) -> str:
 class Api:
     """Has a Job that runs for an hour, its pods, and a refusal of 20 minutes ago."""
 
-    namespace, context, tunnel = "ns", "", None
+    namespace, context, tunnel, access = "ns", "", None, None
 
     def __init__(self) -> None:
         self.warned = set[str]()
         self.pods: list[dict[str, Any]] = []
         self.job: dict[str, Any] = {"metadata": {"name": "x-1", "uid": "u"}, "spec": {}, "status": {}}
         self.deleted: list[str] = []
+
+    def now(self) -> float:
+        return time.time()
 
     def find(self, _path: str) -> dict[str, Any]:
         return self.job

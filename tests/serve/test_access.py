@@ -188,4 +188,5 @@ def test_a_token_that_cannot_be_written_is_one_error(distlaunch: Cli) -> None:
     done = distlaunch("serve", "--token-file", "none/token")
 
     assert (done.exit_code, os.listdir(distlaunch.directory)) == (4, [])
-    assert done.stderr == "error[storage]: cannot write 'none/token': No such file or directory\n"
+    named = str(distlaunch.directory / "none/token")
+    assert done.stderr == f"error[storage]: cannot write {named!r}: No such file or directory\n"
