@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -265,8 +264,8 @@ def test_a_refused_attempt_to_lock_the_logs_leaves_the_lock_to_its_holder(tmp_pa
     assert held is not None
 
     assert kept.lock() is None
-    os.close(held)
+    held.close()
 
     again = kept.lock()
     assert again is not None
-    os.close(again)
+    again.close()

@@ -66,7 +66,8 @@ def test_a_socks_proxy_is_asked_for_the_api_server_by_its_name(
 def test_without_the_package_for_it_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "socks" else sys.__spec__)
+    monkeypatch.setitem(sys.modules, "socks", None)
+    monkeypatch.delitem(sys.modules, "urllib3.contrib.socks", raising=False)
     path = kubeconfig(tmp_path, "https://api.inside:6443", "socks5://127.0.0.1:1080")
     with pytest.raises(BackendUnavailableError, match="needs PySocks") as raised:
         connecting.connect(path, "", "")

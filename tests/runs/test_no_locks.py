@@ -41,8 +41,12 @@ def test_a_disk_without_locks_takes_files_and_logs(
 
     assert [path.name for path in tmp_path.glob("*.pt")] == ["model.pt"]
     assert lock is not None
+    assert locking.locked(tmp_path / "log.lock") is None
     assert made.notes == []
-    os.close(lock)
+    lock.close()
+    again = locking.locked(tmp_path / "log.lock")
+    assert again is not None
+    again.close()
 
 
 def test_a_file_that_another_process_fetches_and_one_that_cannot_be_locked_are_named(

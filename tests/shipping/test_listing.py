@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.agent.environment import shared_disks, source
+from launcher.agent.environment import disks, source
 from launcher.agent.environment.listing import listed
 from launcher.agent.environment.manifest import PIECE_BYTES, BringError
 from launcher.agent.environment.shelf import Shelf
@@ -140,7 +140,7 @@ def test_a_run_that_gives_up_leaves_what_another_has_received(tmp_path: Path) ->
 def test_a_store_on_a_shared_disk_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, shared: bool
 ) -> None:
-    monkeypatch.setattr(shared_disks, "_file_system", lambda _path: kind)
+    monkeypatch.setattr(disks, "_file_system", lambda _path: kind)
 
     if shared:
         with pytest.raises(BringError, match=rf"is on a shared disk \({kind}\)"):

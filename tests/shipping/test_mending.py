@@ -34,10 +34,10 @@ def cut_off(brought: Path) -> None:
     """As by a power loss: it is one file with the content that is kept."""
     (module,) = brought.glob("lib/python*/site-packages/brought.py")
     module.chmod(0o644)
-    times = module.stat()
-    os.truncate(module, 3)
-    os.utime(module, ns=(times.st_atime_ns, times.st_mtime_ns))
-    (brought / "bin/tool").write_bytes(b"")
+    for path, left in ((module, 3), (brought / "bin/tool", 0)):
+        times = path.stat()
+        os.truncate(path, left)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 @pytest.mark.parametrize("damage", [removed_for_its_age, cut_off])
@@ -72,25 +72,66 @@ def test_what_an_environment_has_lost_comes_back_with_the_next_run(
     assert subprocess.check_output([brought / "bin/tool"], text=True).startswith(str(brought))
 
 
+PACKAGE = {
+    "some_thing/__init__.py": "VERSION = '1.0'\n",
+    "some_thing/dropped.py": "",
+    "some.thing-1.0.dist-info/METADATA": "Name: some.thing\nVersion: 1.0\n",
+    "some.thing-1.0.dist-info/licenses/LICENSE": "",
+}
+SHOWS = """from importlib import metadata, util
+print(metadata.version("some-thing"), util.find_spec("some_thing.dropped"))
+"""
+
+
 def test_what_a_run_has_installed_stays(distlaunch: Cli, tmp_path: Path) -> None:
+    """A new version that has fewer files, and an empty one, under another form of the package's name."""
     source = environments.venv(tmp_path / "source")
     (packages,) = source.glob("lib/python*/site-packages")
-    (packages / "brought-1.0.dist-info").mkdir()
-    (packages / "brought-1.0.dist-info/METADATA").write_text("Name: brought\nVersion: 1.0\n")
-    distlaunch.write("x.py", "from importlib import metadata\nimport brought\nprint(metadata.version('brought'))\n")
+    record = "".join(f"{path},,\n" for path in PACKAGE)
+    for path, text in {**PACKAGE, "some.thing-1.0.dist-info/RECORD": record}.items():
+        (packages / path).parent.mkdir(exist_ok=True, parents=True)
+        (packages / path).write_text(text)
+    distlaunch.write("x.py", SHOWS)
     command = ("local", "--env-ship", str(source), "--env-ship-dir", str(tmp_path / "store"), "x.py")
-    assert "1.0" in distlaunch(*command).stdout
+    assert distlaunch(*command).stdout.startswith("1.0 ModuleSpec")
     (packages,) = (tmp_path / "store").glob("envs/*/env/lib/python*/site-packages")
-    shutil.rmtree(packages / "brought-1.0.dist-info")
+    for name in ("some_thing", "some.thing-1.0.dist-info"):
+        shutil.rmtree(packages / name)
+    (packages / "some_thing").mkdir()
+    (packages / "some_thing/__init__.py").write_text("")
+    (packages / "some_thing-2.0.dist-info").mkdir()
+    (packages / "some_thing-2.0.dist-info/METADATA").write_text("Name: some.thing\nVersion: 2.0\n")
     (packages / "brought.py").unlink()
-    (packages / "brought.py").write_text("WHERE = 'in the new version'\n")
-    (packages / "brought-2.0.dist-info").mkdir()
-    (packages / "brought-2.0.dist-info/METADATA").write_text("Name: brought\nVersion: 2.0\n")
 
     later = distlaunch(*command)
 
-    assert later.stdout.split() == ["2.0"], later
-    assert "new version" in (packages / "brought.py").read_text()
+    assert later.stdout == "2.0 None\n", later
+    assert (packages / "some_thing/__init__.py").read_text() == ""
+    assert (packages / "brought.py").exists(), "the rest came back"
+
+
+def test_a_repair_that_was_cut_off_is_completed_while_another_run_uses_the_environment(
+    distlaunch: Cli, tmp_path: Path
+) -> None:
+    source = environments.venv(tmp_path / "source")
+    os.mkfifo(distlaunch.directory / "go")
+    distlaunch.write("waits.py", "print('runs', flush=True)\nopen('go').read()\nimport brought\nprint('imports')\n")
+    distlaunch.write("x.py", environments.SCRIPT)
+    options = ("local", "--env-ship", str(source), "--env-ship-dir", str(tmp_path / "store"))
+    with contextlib.closing(Running(distlaunch.start(*options, "waits.py"))) as running:
+        running.until("runs")
+        (brought,) = (tmp_path / "store").glob("envs/*/env")
+        kept = brought.stat().st_ino
+        cut_off(brought)
+        brought.parent.with_suffix(".json").unlink()  # as a repair does first
+
+        later = distlaunch(*options, "x.py")
+
+        assert later.exit_code == 0, later
+        assert brought.stat().st_ino == kept
+        (distlaunch.directory / "go").write_text("")
+        running.until("imports")
+        assert running.end() == 0, running
 
 
 def may_be_removed(directory: Path) -> bool:

@@ -38,8 +38,9 @@ def made(store: Store, directory: Path) -> Path:
     digest = digest_of(found.encoded)
     with store.making(digest):
         source.read(found, Shelf(store, found.manifest))
-        place(store, digest, found.manifest)
-    os.close(store.use(digest))
+        lock = store.use(digest)
+        place(store, digest, found.manifest, lock)
+    os.close(lock)
     return directory.parent / "store/envs" / digest
 
 

@@ -6,21 +6,30 @@ power loss leaves files empty or cut off. What a run has installed stays.
 
 from __future__ import annotations
 
+import csv
 import os
-from typing import List, Optional
+import re
+from typing import Dict, List, Set
 
 from .manifest import CONDA, STAMP_S, File, Manifest
 from .store import ORIGINALS, Store
 
+_ABOUT = ".dist-info"
+
 
 def lost(store: Store, digest: str, manifest: Manifest) -> Manifest:
-    """The part of the manifest that is not there; all of it if the environment was never complete."""
-    if not store.is_complete(digest):
-        return manifest
+    """The part of the manifest that is not there; all of it if the environment is not complete."""
+    return missing(store, digest, manifest) if store.is_complete(digest) else manifest
+
+
+def missing(store: Store, digest: str, manifest: Manifest) -> Manifest:
+    """The part of the manifest that is not in the environment's directory, or cut off there."""
     top = store.environment(digest)
-    found = _Packages(top)
-    files = [file for file in manifest.files if _is_lost(store, top, file, manifest) and not found.replaced(file.path)]
+    files = [file for file in manifest.files if _is_lost(store, top, file, manifest)]
     links = [(path, link) for path, link in manifest.links if not os.path.lexists(os.path.join(top, path))]
+    if files:
+        replaced = _replaced(store, top, manifest, files)
+        files = [file for file in files if file.path not in replaced]
     return manifest._replace(files=files, links=links)
 
 
@@ -28,9 +37,11 @@ def _is_lost(store: Store, top: str, file: File, manifest: Manifest) -> bool:
     """Whether a file is missing, or cut off; one of another time was installed by a run."""
     try:
         about = os.lstat(f"{top}/{file.path}")
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return True
-    if about.st_size == file.size or (about.st_size and about.st_mtime != STAMP_S):
+    except NotADirectoryError:
+        return False  # a run has put a file in the place of a directory
+    if about.st_size == file.size or about.st_mtime != STAMP_S:
         return False
     return not about.st_size or not (manifest.kind == CONDA or _is_changed(store, top, file))
 
@@ -40,30 +51,45 @@ def _is_changed(store: Store, top: str, file: File) -> bool:
     return os.path.lexists(os.path.join(top, ORIGINALS, os.path.basename(store.object(file))))
 
 
-class _Packages:
-    """The packages of which a run has installed another version: what describes the former one stays away."""
+def _replaced(store: Store, top: str, manifest: Manifest, files: List[File]) -> Set[str]:
+    """The paths of packages of which a run has installed another version, which may not have all files of the former.
 
-    def __init__(self, top: str) -> None:
-        self._top = top
-        self._names: dict[str, List[str]] = {}
+    They are listed in the former one's RECORD, as the packaging standards say ("Recording installed projects").
+    """
+    found: Set[str] = set()
+    names: Dict[str, List[str]] = {}
+    for about in {above for file in files for above in _abouts(file.path)}:
+        directory, own = os.path.split(about)
+        if directory not in names:
+            names[directory] = _packages(os.path.join(top, directory))
+        if any(other != own and _normalized(other) == _normalized(own) for other in names[directory]):
+            found.update(file.path for file in manifest.files if file.path.startswith(f"{about}/"))
+            found.update(_recorded(store, manifest, about))
+    return found
 
-    def replaced(self, path: str) -> bool:
-        """Whether this missing file describes a package of which there is another version."""
-        directory, about = os.path.split(os.path.dirname(path))
-        name = self._name(about)
-        return name is not None and any(
-            other != about and self._name(other) == name for other in self._entries(directory)
-        )
 
-    def _entries(self, directory: str) -> List[str]:
-        if directory not in self._names:
-            try:
-                self._names[directory] = os.listdir(os.path.join(self._top, directory))
-            except OSError:
-                self._names[directory] = []
-        return self._names[directory]
+def _abouts(path: str) -> List[str]:
+    """The directory above that describes a package, if there is one."""
+    parts = path.split("/")
+    return ["/".join(parts[: at + 1]) for at, part in enumerate(parts[:-1]) if part.endswith(_ABOUT)]
 
-    @staticmethod
-    def _name(about: str) -> Optional[str]:
-        stem, ending = os.path.splitext(about)
-        return stem.partition("-")[0].lower() if ending == ".dist-info" else None
+
+def _packages(directory: str) -> List[str]:
+    try:
+        return [name for name in os.listdir(directory) if name.endswith(_ABOUT)]
+    except OSError:
+        return []
+
+
+def _normalized(about: str) -> str:
+    """A package's name, by PEP 503, from the name of the directory that describes it."""
+    return re.sub(r"[-_.]+", "_", about[: -len(_ABOUT)].partition("-")[0]).lower()
+
+
+def _recorded(store: Store, manifest: Manifest, about: str) -> List[str]:
+    """The files of the package that was brought, as far as that is still known here."""
+    record = next((file for file in manifest.files if file.path == f"{about}/RECORD"), None)
+    if record is None or not store.has(record):
+        return []
+    with open(store.object(record), encoding="utf-8", errors="surrogateescape", newline="") as text:
+        return [os.path.normpath(os.path.join(os.path.dirname(about), row[0])) for row in csv.reader(text) if row]

@@ -9,9 +9,10 @@ import subprocess
 import sys
 from typing import List, Tuple
 
+from . import disks
 from .manifest import BASE, CONDA, ENV, STAMP_S, VENV, BringError, File, Manifest
-from .mending import lost
-from .store import ORIGINALS, Store, errors_of_disk
+from .mending import missing
+from .store import ORIGINALS, Store, is_used
 
 _TEXT_BYTES = 1 << 20
 _COMPILE_S, _START_S, _UNPACK_S = 900.0, 60.0, 600.0
@@ -21,25 +22,28 @@ _MADE = rb"""(?m)^\s*(?:export )?VIRTUAL_ENV=["']?(/[^"'\n]+)"""
 """Where a virtual environment was made, in its `activate`."""
 
 
-def place(store: Store, digest: str, manifest: Manifest) -> str:
-    """Make the environment from what the store has, or what is lost of it; returns its interpreter.
+def place(store: Store, digest: str, manifest: Manifest, lock: int) -> str:
+    """Make the environment from what the store has, or what is missing of it; returns its interpreter.
 
-    Raises `BringError`.
+    `lock`: that of this process, by `Store.use`. Raises `BringError`.
     """
-    top, was_complete = store.environment(digest), store.is_complete(digest)
-    if not was_complete:
+    top, part = store.environment(digest), manifest
+    if store.is_complete(digest) or is_used(lock):
+        part = missing(store, digest, manifest)
+        store.unfinish(digest)  # others wait until it is whole again
+    else:
         store.forget(digest)  # what an interrupted start has left
     _check_home(manifest)
     python = os.path.join(top, manifest.python)
     try:
-        with errors_of_disk(store.directory):
-            _lay(store, top, manifest, lost(store, digest, manifest))
+        with disks.errors(store.directory):
+            _lay(store, top, manifest, part)
         if manifest.kind == CONDA:
             _run([python, os.path.join(top, ENV, "bin/conda-unpack")], _UNPACK_S, "conda-unpack has failed")
         _check_start(python, os.path.join(top, ENV))
         _compile(python, top, manifest)
     except BaseException:
-        if not was_complete:  # else another run may use it
+        if part is manifest:  # else another run may use it
             store.forget(digest)
         raise
     store.complete(digest, manifest, _own_bytes(top))
@@ -56,8 +60,13 @@ def _check_home(manifest: Manifest) -> None:
 
 def _own_bytes(top: str) -> int:
     """The size of what is this environment's alone: texts that name its place, and what was compiled here."""
-    found = [os.lstat(os.path.join(directory, name)) for directory, _, names in os.walk(top) for name in names]
-    return sum(about.st_size for about in found if about.st_nlink == 1)
+    size = 0
+    for directory, _, names in os.walk(top):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # a run that uses it writes bytecode
+                about = os.lstat(os.path.join(directory, name))
+                size += about.st_size if about.st_nlink == 1 else 0
+    return size
 
 
 def _lay(store: Store, top: str, manifest: Manifest, part: Manifest) -> None:
@@ -92,10 +101,11 @@ def _read(store: Store, file: File) -> bytes:
 
 
 def _write(target: str, data: bytes, file: File) -> None:
-    with open(target, "xb") as own:
+    with open(f"{target}.new", "wb") as own:
         own.write(data)
-    os.chmod(target, 0o755 if file.executable else 0o644)
-    os.utime(target, (STAMP_S, STAMP_S))
+    os.chmod(own.name, 0o755 if file.executable else 0o644)
+    os.utime(own.name, (STAMP_S, STAMP_S))
+    os.replace(own.name, target)
 
 
 def _changed(store: Store, top: str, file: File, manifest: Manifest, former: bytes) -> bytes:

@@ -9,8 +9,9 @@ import time
 from typing import Dict, List, Optional, Tuple
 
 from ..named_tuple import NamedTuple
+from . import disks
 from .manifest import PIECE_BYTES, BringError, File, Manifest
-from .store import Store, errors_of_disk
+from .store import Store
 
 
 class Piece(NamedTuple):
@@ -87,7 +88,7 @@ class Shelf:
         first, count = piece.first, len(piece.file.digests)
         fd, missing = self._parts.get(first) or (self.store.begin(piece.file), count)
         self._parts[first] = fd, missing - 1
-        with errors_of_disk(self.store.directory):
+        with disks.errors(self.store.directory):
             view, at = memoryview(data), piece.offset
             while view:
                 done = os.pwrite(fd, view, at)

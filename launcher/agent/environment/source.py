@@ -14,11 +14,11 @@ import zlib
 from typing import Iterator, List, Optional, Tuple
 
 from ..named_tuple import NamedTuple
-from . import content
+from . import content, disks
 from .listing import listed, read_piece
 from .manifest import BASE, ENV, BringError, File, Manifest, decode
 from .shelf import Piece, Shelf
-from .store import Store, errors_of_disk
+from .store import Store
 
 TAR = (".tar.gz", ".tgz", ".tar")
 SQUASHFS = (".squashfs", ".sqsh", ".sqfs")
@@ -59,7 +59,7 @@ def opened(path: str, store: Store, told: str) -> Iterator[Source]:
         yield known
         return
     with store.unpacking() as directory:
-        with errors_of_disk(store.directory):
+        with disks.errors(store.directory):
             found = unpacked(path, directory, kept)
         yield found
 

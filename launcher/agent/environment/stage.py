@@ -135,6 +135,11 @@ def _signals() -> Iterator[None]:
             signal.signal(number, handler or signal.SIG_DFL)
 
 
+def _close(fds: Tuple[int, int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
 class NodePart:
     """One node's part, from nothing to an environment that is ready on all nodes."""
 
@@ -251,11 +256,14 @@ class NodePart:
         manifest = decode(encoded)
         while True:
             with self.store.making(digest) as mine:
-                lock = self.store.use(digest)  # first: what is ready then stays, also while all wait for other nodes
+                locks = (
+                    self.store.use(digest),
+                    self.store.guard(),
+                )  # first: what is ready then stays, also while all wait
                 part = lost(self.store, digest, manifest)
                 ready = not (part.files or part.links)
                 if not mine and not ready:
-                    os.close(lock)
+                    _close(locks)
                     time.sleep(_LOOK_S)  # another node on this host makes it
                     continue
                 shelf = self._shelf = Shelf(self.store, manifest)
@@ -263,13 +271,13 @@ class NodePart:
                     if always or not ready:
                         fill(shelf)
                     if not ready:
-                        place(self.store, digest, manifest)
+                        place(self.store, digest, manifest, locks[0])
                 except BaseException as error:
                     shelf.fail(str(error))
                     shelf.close()
-                    os.close(lock)
+                    _close(locks)
                     raise
             break
         python = os.path.join(self.store.environment(digest), manifest.python)
         received = shelf.received_bytes
-        return Brought(digest, python, received, manifest.total_bytes - received, not ready, (lock, self.store.guard()))
+        return Brought(digest, python, received, manifest.total_bytes - received, not ready, locks)

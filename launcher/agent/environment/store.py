@@ -22,7 +22,7 @@ from typing import Iterator, List, Tuple
 
 from ..named_tuple import NamedTuple
 from ..system import files, trust, users
-from . import shared_disks
+from . import disks
 from .manifest import STAMP_S, BringError, File, Manifest
 
 ORIGINALS = "originals"
@@ -32,10 +32,6 @@ _DONE, _LOCK, _NEW = ".json", ".lock", ".new"
 def default_directory() -> str:
     """Where a node keeps environments by default."""
     return f"/var/tmp/distlaunch-{users.name_of(os.getuid())}"  # noqa: S108 - private to us
-
-
-class FullError(BringError):
-    """The disk is full."""
 
 
 class Store:
@@ -56,7 +52,7 @@ class Store:
                     raise BringError(f"no environment is brought to {each}: {found.message} ({found.hint})")
         except OSError as error:
             raise BringError(f"{self.directory} cannot be made: {error.strerror}") from error
-        kind = shared_disks.kind_of(os.path.realpath(self.directory))
+        kind = disks.kind_of(os.path.realpath(self.directory))
         if kind:
             raise BringError(f"{self.directory} is on a shared disk ({kind}): --env-ship-dir DIR names a local one")
 
@@ -77,7 +73,7 @@ class Store:
     def begin(self, file: File) -> int:
         """A descriptor to write the content to; `finish` makes it appear."""
         path = self._part(file)
-        with errors_of_disk(self.directory):
+        with disks.errors(self.directory):
             try:
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             except FileNotFoundError:
@@ -87,7 +83,7 @@ class Store:
 
     def finish(self, file: File, fd: int) -> None:
         """The content is written whole: it appears in its place."""
-        with errors_of_disk(self.directory):
+        with disks.errors(self.directory):
             os.fchmod(fd, 0o555 if file.executable else 0o444)
             os.utime(fd, (STAMP_S, STAMP_S))
             os.rename(self._part(file), self.object(file))
@@ -134,12 +130,15 @@ class Store:
         about = {"source": manifest.source, "own_bytes": own_bytes}
         files.write_whole(self.environment(digest) + _DONE, json.dumps(about).encode("ascii"), 0o600, sync=False)
 
+    def unfinish(self, digest: str) -> None:
+        """The environment is not ready, though it may be used."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.environment(digest) + _DONE)
+
     def forget(self, digest: str) -> None:
         """Remove the environment; contents that no other one has are removed by `prune`."""
-        directory = self.environment(digest)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(directory + _DONE)
-        shutil.rmtree(directory, ignore_errors=True)
+        self.unfinish(digest)
+        shutil.rmtree(self.environment(digest), ignore_errors=True)
 
     def use(self, digest: str) -> int:
         """Hold the environment as long as the returned descriptor is open, so that it is not removed."""
@@ -176,7 +175,7 @@ class Store:
 
         contents = self._locked("", fcntl.LOCK_SH)
         try:
-            with errors_of_disk(self.directory):
+            with disks.errors(self.directory):
                 directory = tempfile.mkdtemp(dir=os.path.join(self.directory, "unpacked"))
             try:
                 yield directory
@@ -277,14 +276,12 @@ class Kept(NamedTuple):
     own_bytes: int
 
 
-@contextlib.contextmanager
-def errors_of_disk(directory: str) -> Iterator[None]:
-    """Raise `FullError` for errors of a disk without space."""
+def is_used(lock: int) -> bool:
+    """Whether another process uses the environment, too; `lock`: that of this one, which makes it."""
     try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise FullError(
-                f"{directory}: {error.strerror}: the environment does not fit; --env-ship-dir DIR names another place"
-            ) from error
-        raise
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_SH)  # also if it was refused: the former one is gone then
+    return False

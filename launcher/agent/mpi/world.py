@@ -136,7 +136,7 @@ class World(Starter):
         wanted, limit_s = group.local_world_size, self._node.job.rdzv_timeout_s
         limit, world = time.monotonic() + limit_s, sum(group.counts)
         assert self._shells is not None
-        found: Dict[int, Caller] = {}
+        found = self._ranks = dict[int, Caller]()  # also if some never come, `end` lets them go
         while len(found) < wanted:
             self._tick()
             self._hub.look(_LOOK_S, self._shells.fileno())

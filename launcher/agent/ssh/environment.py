@@ -64,11 +64,12 @@ def _receive(request: Request, told: str, answer: Answer) -> Request:
                 answer({"received": True})
             if shelf.lacking:
                 raise HostError(f"{len(shelf.lacking)} pieces of the environment have not come")
-        _in_use.extend((store.use(digest), store.guard()))  # first: what is complete then stays
+        locks = store.use(digest), store.guard()  # first: what is complete then stays
+        _in_use.extend(locks)
         part = lost(store, digest, manifest)
         is_new = bool(part.files or part.links)
         if is_new:
-            place(store, digest, manifest)
+            place(store, digest, manifest, locks[0])
     os.makedirs(os.path.dirname(told), mode=0o700, exist_ok=True)
     files.write_whole(told, encoded, 0o600, sync=False)
     return {"sees": False, "removed": store.prune(int(request["quota_bytes"])) if is_new else []}

@@ -80,7 +80,10 @@ def listed(env: Mapping[str, str]) -> Tuple[str, List[str]]:
     Raises `NoAnswerError`, see `nvml`.
     """
     found = nvml.gpus()
-    return (_CUDA, visible(env.get(_CUDA), found)) if found else _listed_of_amd(env, _amd_gpus())
+    if found:
+        return _CUDA, visible(env.get(_CUDA), found)
+    found = _amd_gpus()
+    return _listed_of_amd(env, found) if found else (_CUDA, [])
 
 
 def gpus(env: Mapping[str, str]) -> List[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends.kubernetes import kubeconfig, library, login
@@ -61,12 +62,14 @@ def _connect(paths: list[str], context: str, namespace: str, through: Login | No
         if through:
             configuration.proxy = None  # the login node needs none
             tunnel = tunnel or forward.to(through, *library.place(configuration.host))
+        library.use_proxy(configuration)
         try:
-            library.use_proxy(configuration)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # it says the same as the error
+                pool = kubernetes.rest(configuration).pool_manager
         except ImportError as error:
             why = "the SOCKS proxy before the API server needs PySocks, which is not installed"
             raise BackendUnavailableError(why, hint="pip install PySocks") from error
-        pool = kubernetes.rest(configuration).pool_manager
         library.keep_small(pool, tunnel.dial if tunnel else None)
         return configuration, pool
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import ctypes
 import importlib
@@ -115,22 +116,18 @@ def place(url: str) -> tuple[str, int]:
 
 
 def use_proxy(configuration: Any) -> None:
-    """Have the library use a proxy as kubectl does. Raises `ImportError` without the package for SOCKS.
+    """Have the library use a proxy as kubectl does.
 
-    Such a proxy looks up the names of hosts itself. Of others the library does not send the password.
+    A SOCKS proxy looks up the names of hosts itself. Of others the library does not send the password.
     """
     parts = urlsplit(configuration.proxy or "")
-    if parts.scheme.startswith("socks"):
-        if importlib.util.find_spec("socks") is None:
-            raise ImportError("socks")
-        if parts.scheme == "socks5":
-            configuration.proxy = parts._replace(scheme="socks5h").geturl()
-    elif "@" in parts.netloc:
-        from urllib3 import make_headers
-
+    if parts.scheme == "socks5":
+        configuration.proxy = parts._replace(scheme="socks5h").geturl()
+    elif "@" in parts.netloc and not parts.scheme.startswith("socks"):
         named, _, host = parts.netloc.rpartition("@")
         name, _, password = named.partition(":")
-        configuration.proxy_headers = make_headers(proxy_basic_auth=f"{unquote(name)}:{unquote(password)}")
+        word = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode("ascii")
+        configuration.proxy_headers = {"proxy-authorization": f"Basic {word}"}
         configuration.proxy = parts._replace(netloc=host).geturl()
 
 

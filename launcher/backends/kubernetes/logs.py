@@ -23,6 +23,7 @@ from launcher.system import storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from contextlib import ExitStack
     from pathlib import Path
     from typing import TypeAlias
 
@@ -84,8 +85,8 @@ class _Stream:
 class NodeLog:
     """The stream of one node: the logs of its pods, one after another."""
 
-    def __init__(self, directory: Path, node: int, cluster: api.Cluster, lock: int | None = None) -> None:
-        """`lock`: a descriptor to close in the end."""
+    def __init__(self, directory: Path, node: int, cluster: api.Cluster, lock: ExitStack | None = None) -> None:
+        """`lock`: to be closed in the end."""
         self._node, self._cluster, self._held = node, cluster, lock
         self._notes = f"{directory}/log.json"
         directory.mkdir(parents=True, exist_ok=True)
@@ -201,7 +202,7 @@ class NodeLog:
                 self._closed = True
                 self._stream.close()
                 if self._held is not None:
-                    os.close(self._held)
+                    self._held.close()
 
     def _append(self, lines: list[bytes]) -> None:
         if lines:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from launcher.backends.kubernetes.objects import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from contextlib import ExitStack
     from pathlib import Path
 
     from launcher.backends.kubernetes.handle import KubernetesHandle
@@ -36,7 +36,7 @@ class PodLogs:
         """`cluster` is called when the cluster is first needed."""
         self._directory, self._handle, self._cluster = directory, handle, cluster
         self._following: Following | None = None
-        self._lock_fd: int | None = None
+        self._held: ExitStack | None = None
         self.demand = Demand(handle["nodes"])
 
     def pods(self) -> list[Pod] | None:
@@ -62,7 +62,7 @@ class PodLogs:
             return True
         if self.demand.of_all and (mine := self.lock()) is None:
             return False
-        self._lock_fd = mine if self.demand.of_all else None
+        self._held = mine if self.demand.of_all else None
         container = KINDS[self._handle["kind"]].container
         self._following = Following(self._cluster(), self._handle["run"], self._directory, self.demand, container)
         return True
@@ -72,16 +72,16 @@ class PodLogs:
         if self._following is not None:
             self._following.stop()
             self._following = None
-            if self._lock_fd is not None:
-                os.close(self._lock_fd)
+            if self._held is not None:
+                self._held.close()
 
     @property
     def failure(self) -> LaunchError | None:
         """Why logs cannot be fetched."""
         return self._following.failure if self._following else None
 
-    def lock(self) -> int | None:
-        """A descriptor that holds the lock until it is closed; None if another process or thread has it."""
+    def lock(self) -> ExitStack | None:
+        """The lock, held until it is closed; None if another process or thread has it."""
         return locked(self._directory / "logs.lock")
 
     def catch_up(self, pods: Sequence[Sequence[Pod]]) -> None:
@@ -98,7 +98,7 @@ class PodLogs:
                 list(pool.map(lambda known: self._catch_up(known, limit), by_need))
         finally:
             if self.demand.of_all and lock is not None:
-                os.close(lock)
+                lock.close()
 
     def _reads(self, pod: Pod) -> bool:
         """Whether a status query reads the log of that pod."""

@@ -254,8 +254,10 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
                 steps.kill_all(one, job_id)
                 control.cancel(site, job_id)
             else:
-                control.cancel_waiting(site, job_id)
+                for state in ("PENDING", "SUSPENDED"):  # whose agents are not there, or could not obey
+                    control.cancel(site, f"--state={state}", job_id)
                 control.cancel(site, f"--signal={end.name.removeprefix('SIG')}", "--state=RUNNING", job_id)
+                control.cancel_booting(site, job_id)
         except LaunchError as error:
             unsent = ("connect failure", "ermission denied")
             # Otherwise a signal may have reached the agents.

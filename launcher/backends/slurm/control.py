@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.agent.schedulers.slurm import SlurmError, expand
+from launcher.backends.slurm import site as sites
 from launcher.backends.slurm.states import out_of_reach
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError, StorageError
 from launcher.system import batch, proc
@@ -75,13 +76,8 @@ def cancel(site: Site, *argv: str) -> None:
         raise CommandError(f"scancel: {said.removeprefix('scancel: error: ')}")
 
 
-def cancel_waiting(site: Site, job_id: str) -> None:
-    """Cancel what of the job has no agents yet, or agents that could not obey.
-
-    While its nodes boot, it counts as running for scancel, which then signals nothing.
-    """
-    for state in ("PENDING", "SUSPENDED"):
-        cancel(site, f"--state={state}", job_id)
+def cancel_booting(site: Site, job_id: str) -> None:
+    """Cancel what of the job waits for its nodes to boot: it counts as running for scancel, which signals nothing."""
     done, _ = ask(site, "squeue", "--array", f"--jobs={job_id}", "--states=CONFIGURING", "--noheader", "--format=%i")
     if ids := dict.fromkeys(re.findall(r"^\d+(?:_\d+)?", done.stdout, re.MULTILINE)):
         cancel(site, *ids)
@@ -126,17 +122,23 @@ def check_partitions(site: Site, asked: Sequence[tuple[str, int]], text: str) ->
 
 def _check_sizes(site: Site, asked: Sequence[tuple[str, int]], sizes: Mapping[str, int]) -> None:
     """Raise `SpecError` if a partition has fewer nodes than all components need there."""
-    if _shortfall(asked, sizes) and (error := _shortfall(asked, _configured(site))):
+    if _shortfall(asked, sizes) and (error := _shortfall(asked, _configured(site) or sizes)):
         raise error
 
 
-def _configured(site: Site) -> dict[str, int]:
+def _configured(site: Site) -> Counter[str]:
     """How many nodes each partition has, with those that are powered down, which sinfo may hide; empty: not known."""
-    try:
-        done, _ = ask(site, "scontrol", "show", "partition")
-    except BackendUnavailableError:
-        return {}
-    return {name: int(nodes) for name, nodes in _NODES.findall(done.stdout)}
+    sizes: Counter[str] = Counter()
+    for name in site.clusters.split(","):  # scontrol takes one of them
+        try:
+            done, _ = ask(sites.on(site, name), "scontrol", "show", "partition")
+        except BackendUnavailableError:
+            return Counter()
+        if done.returncode:
+            return Counter()
+        for partition, nodes in _NODES.findall(done.stdout):
+            sizes[partition] += int(nodes)
+    return sizes
 
 
 def _shortfall(asked: Sequence[tuple[str, int]], sizes: Mapping[str, int]) -> SpecError | None:

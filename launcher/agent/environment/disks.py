@@ -1,10 +1,13 @@
-"""Which disks are shared: a store of environments on one would save nothing."""
+"""The disk of a store: it is not a shared one, which would save nothing, and it may be full."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-from typing import Dict
+from typing import Dict, Iterator
+
+from .manifest import BringError
 
 _NETWORK = (
     *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "glusterfs", "afs", "panfs", "wekafs", "9p"),
@@ -31,3 +34,20 @@ def _file_system(path: str) -> str:
     while path not in mounts and path != "/":
         path = os.path.dirname(path)
     return mounts.get(path, "")
+
+
+class FullError(BringError):
+    """The disk is full."""
+
+
+@contextlib.contextmanager
+def errors(directory: str) -> Iterator[None]:
+    """Raise `FullError` for errors of a disk without space."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise FullError(
+                f"{directory}: {error.strerror}: the environment does not fit; --env-ship-dir DIR names another place"
+            ) from error
+        raise
