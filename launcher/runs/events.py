@@ -128,6 +128,6 @@ _KINDS = _named(
     ("rank_state", _column(_text)),
     ("groups", _stack_groups),
     ("findings", lambda value: isinstance(value, list) and all(isinstance(each, dict) for each in value)),
-    ("early keyboard whole used", lambda value: isinstance(value, bool)),
+    ("early keyboard whole used stopped", lambda value: isinstance(value, bool)),
 )
 """Fields in docs/agent-stream.md that the launcher relies on."""

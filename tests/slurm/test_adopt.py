@@ -13,6 +13,7 @@ import pytest
 
 from launcher.backends.slurm import steps
 from launcher.backends.slurm.site import Site
+from testbed import wait_until
 from tests.slurm.commands import pretend
 from tests.slurm.conftest import Run, end
 from tests.slurm.scripts import WAITS, seconds_left
@@ -157,6 +158,7 @@ def test_of_another_users_run_slurm_tells_the_state_and_its_files_what_it_printe
         unread, private = here("logs", job), here("status", job, "--output", "json").json["result"]
         shutil.move(gone, theirs)
         cancelled = here("cancel", job)
+        wait_until("the job to end", lambda: login.slurm.job(job)["JobState"] not in ("RUNNING", "COMPLETING"))
         again = here("requeue", job)
 
     assert (told["state"], told["user"], told["command"][:1]) == ("running", "nobody", ["sh"])

@@ -154,11 +154,12 @@ def test_without_a_terminal_there_is_one_table(run: str, distlaunch: Cli) -> Non
 
 
 def test_a_run_without_samples_says_so_and_shows_the_rest(distlaunch: Cli) -> None:
-    distlaunch.write("fails.py", "import os, sys; print('hello'); sys.exit(3 if os.environ['RANK'] == '1' else 0)")
+    distlaunch.write("fails.py", "import os, sys, time; os.environ['RANK'] == '1' and sys.exit(3); time.sleep(60)")
     distlaunch("local", "--samples", "0", "--nproc-per-node", "2", "fails.py")
     done = distlaunch("top", "last")
 
     assert done.exit_code == 0
     assert "no samples: the run is younger than their interval" in done.stdout
-    first = done.stdout.splitlines()[-2].split()
-    assert (first[0], first[3:5]) == ("1", ["exited", "3"])
+    first, second = map(str.split, done.stdout.splitlines()[-2:])
+    assert (first[0], first[3:5]) == ("1", ["exited", "3"]), "the other one was only stopped"
+    assert (second[0], second[3]) == ("0", "SIGTERM")
