@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
+import socket
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from testbed import wait_until
 from tests.terminal import leaves
 
 if TYPE_CHECKING:
@@ -55,6 +58,21 @@ def test_signals_that_end_a_command_leave_the_terminal_as_it_was(desk: Desk, wor
             assert screen.end() == -number
             assert screen.modes == screen.before
             assert words != "top" or screen.said.endswith(LEFT)
+
+
+def test_a_shell_whose_launcher_has_gone_before_it_was_there_ends(desk: Desk) -> None:
+    (run,) = desk.cli.runs.iterdir()
+    wait_until("the agent", (run / "nodes/0/agent.json").exists)
+    ours, theirs = socket.socketpair()
+    ours.close()
+    with theirs:
+        argv = [sys.executable, str(run / "agent.pyz"), "--shell", str(run / "nodes/0")]
+        process = subprocess.Popen(argv, stdin=theirs, stdout=theirs, start_new_session=True)
+    try:
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_ctrl_z_in_top_gives_the_terminal_to_the_shell_and_fg_takes_it_again(desk: Desk, start: Start) -> None:

@@ -45,7 +45,7 @@ def main(directory: str) -> NoReturn:
         os._exit(127)
     attach.prepare()
     ours, theirs = socket.socketpair()
-    relaying = threading.Thread(target=attach.relay, args=(theirs,), daemon=True, name="relay")
+    relaying = threading.Thread(target=_relay, args=(theirs,), daemon=True, name="relay")
     relaying.start()
     _serve(Connection(ours), fd)
     ours.close()
@@ -53,6 +53,14 @@ def main(directory: str) -> NoReturn:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGHUP)
     os._exit(0)
+
+
+def _relay(sock: socket.socket) -> None:
+    """As `attach.relay`; if the launcher is gone, the socket ends, which ends the shell."""
+    with contextlib.suppress(OSError):
+        attach.relay(sock)
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _surroundings(agent: int) -> Tuple[Dict[str, str], str]:
