@@ -67,7 +67,7 @@ def test_a_shell_whose_launcher_has_gone_before_it_was_there_ends(desk: Desk) ->
     ours.close()
     with theirs:
         argv = [sys.executable, str(run / "agent.pyz"), "--shell", str(run / "nodes/0")]
-        process = subprocess.Popen(argv, stdin=theirs, stdout=theirs, start_new_session=True)
+        process = subprocess.Popen(argv, stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True)
     try:
         assert process.wait(30) == 0
     finally:
