@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from launcher.agent.system import flock
 from testbed import wait_until
 from testbed.running import Running
 from tests.shipping import environments
@@ -138,12 +138,9 @@ def may_be_removed(directory: Path) -> bool:
     """Whether systemd-tmpfiles would look into a directory for what is old: it needs an exclusive lock of it."""
     fd = os.open(directory, os.O_RDONLY)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return flock.taken(fd)
     finally:
         os.close(fd)
-    return True
 
 
 def test_nothing_of_the_store_is_removed_for_its_age_while_a_run_uses_it(distlaunch: Cli, tmp_path: Path) -> None:

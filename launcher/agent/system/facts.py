@@ -63,9 +63,11 @@ def visible_of_amd(env: Mapping[str, str], count: int) -> List[str]:
 
     ROCR hides devices from HIP, which reads CUDA's variable as well, and numbers those that are left.
     """
-    left = visible(env.get(_ROCR), count)
     variable, chosen = _listed_of_amd(env, count)
-    return [left[int(name)] if name.isdigit() else name for name in chosen] if variable != _ROCR else left
+    if variable == _ROCR:
+        return chosen
+    left = visible(env.get(_ROCR), count)
+    return [left[int(name)] if name.isdigit() else name for name in chosen]
 
 
 def _listed_of_amd(env: Mapping[str, str], count: int) -> Tuple[str, List[str]]:
