@@ -95,7 +95,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("said.py", "script", NO),
         ("as_word.py", "script", MAYBE),
         ("both.py", "script", SURELY),
-        ("newer.py", "script", MAYBE),
+        ("newer.py", "script", SURELY),
         ("std", "module", NO),
         ("lib.model", "module", SURELY),
         ("lib.plain", "module", NO),

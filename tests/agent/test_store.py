@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import itertools
 import os
 import socket
@@ -262,3 +263,11 @@ def test_a_network_that_is_cut_is_noticed_at_both_ends_long_before_silence_count
     client, server = done.stdout.splitlines()
     assert client.startswith("UnreachableError the run's store has not answered for 1 s: ")
     assert server == "unreachable"
+
+
+@pytest.mark.parametrize("key_bytes", [0, 1, 63, 64, 65, 200])
+@pytest.mark.parametrize("size", [0, 1, 64, 1000, 1 << 15])
+def test_messages_are_proved_by_the_hmac_of_the_standard(key_bytes: int, size: int) -> None:
+    key, data = b"k" * key_bytes, bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+
+    assert secure.mac(key, data[:3], data[3:]) == hmac.digest(key, data, "sha256")

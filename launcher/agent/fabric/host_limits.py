@@ -59,14 +59,21 @@ def limits(tree: Tree) -> Limits:
         machine=" ".join(
             filter(None, (tree.text(f"/sys/class/dmi/id/{key}") for key in ("sys_vendor", "product_name")))
         ),
-        virtual=re.search(r"^flags\s*:.*\bhypervisor\b", tree.text("/proc/cpuinfo"), re.MULTILINE) is not None,
+        virtual=_virtual(tree.text("/proc/cpuinfo")),
     )
 
 
 def _soft_limits(text: str) -> Dict[str, Optional[int]]:
     """The first number of each line like `Max locked memory  65536  65536  bytes`; None for unlimited."""
-    rows = re.findall(r"^(Max [a-z ]+?)\s{2,}(\d+|unlimited)\s", text, re.MULTILINE)
-    return {name: None if value == "unlimited" else int(value) for name, value in rows}
+    rows = (line.partition("  ") for line in text.splitlines() if line.startswith("Max "))
+    values = {name: values.split()[0] for name, _, values in rows if values.strip()}
+    return {name: int(value) if value.isdigit() else None for name, value in values.items()}
+
+
+def _virtual(cpuinfo: str) -> bool:
+    """Whether the first CPU reports that a hypervisor runs it."""
+    flags = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "")
+    return "hypervisor" in flags.split()
 
 
 def _shm(tree: Tree) -> Tuple[Optional[int], Optional[int]]:
@@ -84,8 +91,8 @@ def _shm(tree: Tree) -> Tuple[Optional[int], Optional[int]]:
 
 def _cgroup(tree: Tree) -> str:
     """Our cgroup below /sys/fs/cgroup (version 2); empty for the root, which a container sees as its own."""
-    line = re.search(r"^0::(/\S*)$", tree.text("/proc/self/cgroup"), re.MULTILINE)
-    return line[1].rstrip("/") if line else ""
+    lines = tree.text("/proc/self/cgroup").splitlines()
+    return next((line[3:].rstrip("/") for line in lines if line.startswith("0::/")), "")
 
 
 def _values(tree: Tree, group: str, name: str) -> List[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from typing import Dict, List, Optional, Sequence, Tuple
 
+from ..network import routes
 from .nic import USABLE, Nic
 
 
@@ -37,7 +37,7 @@ def nccl_interfaces(nics: Sequence[Nic]) -> List[str]:
 def gloo_interface(nics: Sequence[Nic], named: Sequence[str]) -> str:
     """The interface gloo uses by default: that of the first address of our host name, else loopback."""
     own = {text.split("/")[0]: nic.name for nic in nics for text in nic.addresses}
-    first = next((address for address in named if address in own or ipaddress.ip_address(address).is_loopback), "")
+    first = next((address for address in named if address in own or routes.is_loopback(address)), "")
     return own.get(first, "lo")
 
 

@@ -6,7 +6,6 @@ What the user or the administrator has set always takes precedence.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import json
 import os
 import re
@@ -20,10 +19,12 @@ from ..system import files
 from ..system.natural_order import natural
 from . import library_defaults, pci_tree, rdma
 from .discovery import Fabric, read
+from .nic import Nic
 from .rdma import Hca
 from .sources import Tree
 
 _PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "UCX_", "FI_", "OFI_NCCL_", "RDMAV_", "TORCH_NCCL_", "TP_")
+_IN_CONF = r"^\s*((?:NCCL|RCCL)_\w+)\s*=(.*?)\s*$"
 _DYNAMIC_GID = (2, 21)
 """From this version on, NCCL itself looks for a RoCE v2 entry; older versions take index 0."""
 
@@ -71,10 +72,9 @@ def given(env: Mapping[str, str], job_env: Mapping[str, str], tree: Optional[Tre
         for name in sorted(env)
         if name.startswith(_PREFIXES)
     ]
-    for path in _conf_files(env) if tree else []:
-        for name, value in re.findall(
-            r"^\s*((?:NCCL|RCCL)_\w+)\s*=(.*?)\s*$", (tree or Tree()).text(path), re.MULTILINE
-        ):
+    texts = ((path, tree.text(path)) for path in _conf_files(env)) if tree else ()
+    for path, text in texts:
+        for name, value in re.findall(_IN_CONF, text, re.MULTILINE) if text else ():
             if name not in env:
                 found.append(Variable(name, value, path, "NCCL reads that file"))
     return found
@@ -235,11 +235,16 @@ def _choose_levels(choice: Choice, fabric: Fabric, fast: Sequence[Hca], env: Map
         choice.variables.append(Variable("NCCL_NET_GDR_LEVEL", level, "chosen", reason))
     by_name = {nic.name: nic for nic in fabric.nics}
     rails = [by_name[hca.netdev] for hca in fast if hca.netdev in by_name and by_name[hca.netdev].addresses]
-    subnets = {str(ipaddress.ip_interface(rail.addresses[0]).network) for rail in rails}
-    apart = len(rails) == len(fast) > 1 and len(subnets) == len(rails)
+    apart = len(rails) == len(fast) > 1 and len({_subnet(rail) for rail in rails}) == len(rails)
     if apart and not {rail.name for rail in rails} & set(fabric.gateways):
         reason = f"{len(rails)} rails, each a subnet of its own without a gateway: none reaches another"
         choice.variables.append(Variable("NCCL_CROSS_NIC", "0", "chosen", reason))
+
+
+def _subnet(nic: Nic) -> str:
+    import ipaddress  # 1 ms, and few hosts have several rails
+
+    return str(ipaddress.ip_interface(nic.addresses[0]).network)
 
 
 def _look_at_efa(choice: Choice, fabric: Fabric, env: Mapping[str, str], tree: Tree) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import json
 import re
 import socket
@@ -81,7 +80,7 @@ class _Link(NamedTuple):
 def nics(tree: Tree) -> List[Nic]:
     """All interfaces by index, which is the order in which getifaddrs(3) returns their addresses."""
     every = _every(tree)
-    has, local = _kept(every), {name for name, text in every if ipaddress.ip_interface(text).ip.is_link_local}
+    has, local = _kept(every), {name for name, text in every if routes.is_link_local(text.partition("/")[0])}
     links = sorted(_links(tree), key=lambda link: link.number)
     return [_nic(tree, link, has.get(link.name, []), link.name in local) for link in links]
 
@@ -170,14 +169,13 @@ def _every(tree: Tree) -> List[Tuple[str, str]]:
         return list(_addresses_from_kernel())
     except OSError:  # a sandbox without netlink
         own = routes.own_addresses().items()
-        return [(name, f"{ip}/{ipaddress.ip_address(ip).max_prefixlen}") for name, ips in own for ip in ips]
+        return [(name, f"{ip}/{128 if ':' in ip else 32}") for name, ips in own for ip in ips]
 
 
 def _kept(found: List[Tuple[str, str]]) -> Dict[str, List[str]]:
     kept: Dict[str, List[str]] = {}
     for name, text in found:
-        ip = ipaddress.ip_interface(text).ip
-        if not ip.is_loopback and not ip.is_link_local:
+        if routes.leads_out(text.partition("/")[0]):
             kept.setdefault(name, []).append(text)
     return kept
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 from typing import Any, Dict, List, Optional
@@ -21,7 +20,8 @@ NVIDIA_SMI = ("nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,noun
 
 def gpus(tree: Tree) -> List[Gpu]:
     """All GPUs that the driver's files list and this process may open, numbered as CUDA and NVML number them."""
-    version = re.search(r"Module(?: for \S+)?\s+(\d[\d.]+)", tree.text(f"{DRIVER}/version"))
+    said_of_driver = tree.text(f"{DRIVER}/version")
+    version = re.search(r"Module(?: for \S+)?\s+(\d[\d.]+)", said_of_driver) if said_of_driver else None
     found = []
     for index, (pci, said) in enumerate(_own(tree).items()):
         at = f"/sys/bus/pci/devices/{pci}"
@@ -58,6 +58,8 @@ def with_smi(tree: Tree, known: List[Gpu]) -> List[Gpu]:
     said = tree.run(*NVIDIA_SMI)
     if said is None:
         return known
+    import csv  # most starts ask nvidia-smi nothing
+
     by_pci = {gpu.pci: gpu for gpu in known}
     driver = (
         known[0].driver

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import List, Optional, Sequence
 
@@ -29,6 +28,8 @@ class Gid(NamedTuple):
     @property
     def ipv4(self) -> Optional[str]:
         """The IPv4 address that the GID maps; None if it does not map one."""
+        import ipaddress
+
         mapped = ipaddress.IPv6Address(self.gid).ipv4_mapped
         return str(mapped) if mapped else None
 

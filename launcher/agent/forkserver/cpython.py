@@ -45,7 +45,7 @@ def clear_exit_hooks() -> None:
 
 def finalizers_of(module: str) -> List[Any]:
     """The living `weakref.finalize` objects that call a function of this module; none if they cannot be listed."""
-    known = getattr(_private("weakref", "finalize"), "_registry", None)
+    known = getattr(_private("weakref", "finalize"), "_registry", None) if "weakref" in sys.modules else None
     found = list(known.items()) if isinstance(known, dict) else []
     return [each for each, about in found if getattr(getattr(about, "func", None), "__module__", "") == module]
 

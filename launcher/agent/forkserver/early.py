@@ -11,7 +11,7 @@ import os
 import re
 from typing import Iterator, List, Sequence, Set
 
-from . import imports
+from . import imports, origins
 
 _NUMPY = {
     "GOTO_NUM_THREADS|OPENBLAS_\\w+": "OpenBLAS, openblas_read_env()",
@@ -74,12 +74,12 @@ def _follow(path: str, search: List[str], seen: Set[str], found: Set[str]) -> bo
     if path in seen or not os.path.isfile(path):
         return True
     seen.add(path)
-    package = imports.package_of(path)
+    package = origins.package_of(path)
     for step in _steps(path):
         if isinstance(step, (ast.Import, ast.ImportFrom)):
             for name in imports.names_of(step, package):
-                own = imports.own_files(name, search)
-                if own is None and not imports.is_harmless(name.partition(".")[0], search, but=_STARTS_LOADING):
+                own = origins.own_files(name, search)
+                if own is None and not origins.is_harmless(name.partition(".")[0], search, but=_STARTS_LOADING):
                     return False
                 if not all(_follow(file, search, seen, found) for file in own or ()):
                     return False

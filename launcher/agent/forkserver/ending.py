@@ -17,7 +17,7 @@ import ctypes
 import gc
 import os
 import sys
-import weakref
+from _weakref import ref  # `weakref` takes 1 ms to import
 from itertools import takewhile
 from typing import Any, Mapping, Optional, Sequence, Set
 
@@ -164,7 +164,7 @@ def _let_go() -> None:
     gc.collect()  # objects from before the fork are frozen, so this visits only the script's
     own = ["__main__", "__mp_main__", *reversed([name for name in sys.modules if name not in _inherited])]
     marks = [_Mark() for _ in own]
-    left = [weakref.ref(mark) for mark in marks]
+    left = [ref(mark) for mark in marks]
     while marks:
         getattr(sys.modules.pop(own.pop(), None), "__dict__", {})[_Mark.__name__] = marks.pop()
     gc.collect()

@@ -10,7 +10,8 @@ import sys
 from types import CodeType
 from typing import List, Optional, Sequence
 
-from .guess import MAYBE, NO
+from . import glance
+from .guess import MAYBE, NO, SURELY
 
 _PRELOAD = rb"(?m)^# distlaunch: preload ([\w., ]+?) *$"
 _DDP = rb"\bDistributedDataParallel\b"
@@ -67,6 +68,8 @@ class Program:
             return NO
         if self.kind == "function":  # the agent knows more of it
             return MAYBE
+        if self.kind == "script" and glance.surely_imports_torch(self._text()):
+            return SURELY
         from . import imports
 
         search = [self.directory, *sys.path]
@@ -76,9 +79,11 @@ class Program:
 
     def early_variables(self) -> List[str]:
         """Variables that the text sets before it first imports torch, and that torch or numpy read when imported."""
+        search = [self.directory, *sys.path]
+        if self.kind == "script" and glance.sets_no_variables(self._text(), search):
+            return []
         from . import early, imports
 
-        search = [self.directory, *sys.path]
         own = (
             [self.path]
             if self.kind == "script"

@@ -58,9 +58,9 @@ class StartMethod:
             self._spawn(f"{own[0]} has the name of a module that was imported before the script")
 
     def _own_named_like_imported(self, *, executed: bool) -> Sequence[str]:
-        from . import imports  # not for programs
+        from . import origins  # not for programs
 
-        return imports.named_like_imported(self._setup.program.directory, executed=executed)
+        return origins.named_like_imported(self._setup.program.directory, executed=executed)
 
     def _spawn(self, reason: str) -> None:
         """Use one interpreter, with its own imports, per worker."""

@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any, List, Optional, Sequence, Tuple
 
-from . import ports, routes
+from . import ports, routes, secure
 
 _PAUSE_S = 0.2
 _PAUSE_MAX_S = 2.0
@@ -77,13 +77,9 @@ class Search:
 
     def _port_of(self, answer: bytes) -> int:
         """The port in a beacon's answer; 0 if it is not this run's, or not proved with the run's key."""
-        import hmac
-
         with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
             told = json.loads(answer)
-            if told["run"] == self._run and hmac.compare_digest(
-                told["proof"], _proof(self._key, self._run, told["port"])
-            ):
+            if told["run"] == self._run and secure.equal(told["proof"], _proof(self._key, self._run, told["port"])):
                 return int(told["port"])
         return 0
 
@@ -130,6 +126,4 @@ class Beacon:
 
 def _proof(key: str, run: str, port: int) -> str:
     """Proof that the port comes from this run's node 0."""
-    from . import secure  # only where ports are shared with other runs
-
     return secure.mac(key.encode(), b"distlaunch beacon", f"{port} {run}".encode()).hex()

@@ -25,7 +25,7 @@ def own_addresses() -> Dict[str, List[str]]:
             packed_hex, _, _, scope, _, name = line.split()
             if scope == "00":  # global
                 found.setdefault(name, []).append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(packed_hex)))
-    return {name: kept for name, all_ in found.items() if (kept := [a for a in all_ if not _is_loopback(a)])}
+    return {name: kept for name, all_ in found.items() if (kept := [a for a in all_ if leads_out(a)])}
 
 
 def candidates(name: str) -> List[str]:
@@ -83,12 +83,23 @@ def towards(address: str) -> Tuple[Optional[str], Optional[str]]:
     return interface, own
 
 
-def _is_loopback(address: str) -> bool:
-    """Whether only this host, or this link, has the address."""
+def leads_out(address: str) -> bool:
+    """Whether hosts beyond this link may have a route to it."""
+    return not is_loopback(address) and not is_link_local(address)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether it is any host's own address."""
+    packed = _packed(address)
+    return packed[:1] == b"\x7f" if len(packed) == 4 else packed == bytes(15) + b"\1"
+
+
+def is_link_local(address: str) -> bool:
+    """Whether only this link has the address."""
     packed = _packed(address)
     if len(packed) == 4:  # IPv4
-        return packed[0] == 127 or packed[:2] == bytes((169, 254))
-    return packed == bytes(15) + b"\1" or (packed[:1] == b"\xfe" and packed[1] & 0xC0 == 0x80)
+        return packed[:2] == bytes((169, 254))
+    return packed[:1] == b"\xfe" and packed[1] & 0xC0 == 0x80
 
 
 def _encoded(name: str) -> bytes:

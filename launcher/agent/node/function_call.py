@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import base64
+import binascii
 import contextlib
 import os
 from typing import TYPE_CHECKING, Optional, Tuple
@@ -40,7 +40,7 @@ def write(job: Job, node_rank: int) -> None:
     os.chmod(directory, 0o700)
     for name in os.listdir(directory):
         os.unlink(os.path.join(directory, name))
-    request = base64.b64decode(job.function)
+    request = binascii.a2b_base64(job.function)
     text = pkgutil.get_data(__package__, _SCRIPT) or b""
     if b"torch" in request:
         text += b'\n_NAMED = "torch"  # the fork server imports ahead what a script names\n'
@@ -64,7 +64,13 @@ def send_result(job: Job, node_rank: int, worker: ExitedWorker, out: Writer) -> 
         return
     pieces = [data[start : start + _PART_BYTES] for start in range(0, size, _PART_BYTES)]
     for part, piece in enumerate(pieces):
-        out.event("returned", **about, part=part, parts=len(pieces), data=base64.b64encode(piece).decode("ascii"))
+        out.event(
+            "returned",
+            **about,
+            part=part,
+            parts=len(pieces),
+            data=binascii.b2a_base64(piece, newline=False).decode("ascii"),
+        )
     with contextlib.suppress(OSError):
         os.unlink(path)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import re
 import resource
 import select
 import signal
@@ -24,7 +23,6 @@ _MANY = 16
 _LAST_WORD_S = 1.0
 """How long an agent may take to report its end after its descendants were killed."""
 
-_WITH_VALUE = "-[^XW-]*[XW]|--check-hash-based-pycs"
 """Python options whose value is the next argument."""
 
 ASKS_FOR_STACKS = 62
@@ -90,10 +88,16 @@ def options() -> List[str]:
             words = [os.fsdecode(word) for word in file.read().split(b"\0")][1:]
     found: List[str] = []
     while words and words[0].startswith("-") and words[0] not in ("-", "-c", "-m"):
-        count = 2 if re.fullmatch(_WITH_VALUE, words[0]) else 1
+        count = 2 if _takes_value(words[0]) else 1
         found += words[:count]
         del words[:count]
     return found[:-1] if found[-1:] == ["-u"] else found
+
+
+def _takes_value(option: str) -> bool:
+    """Whether the next word belongs to the option: -X and -W, also after others in one word."""
+    short = option[-1:] in ("X", "W") and not set(option[1:-1]) & set("XW-")
+    return short or option == "--check-hash-based-pycs"
 
 
 def set_title(argv: List[str]) -> None:

@@ -140,8 +140,9 @@ def _prefix() -> str:
 
 def _dead(memory: str) -> Iterator[str]:
     """The names of directories of agents that were killed together with their fork servers."""
+    prefix = _prefix()
     with contextlib.suppress(OSError):
         for name in os.listdir(memory):
-            found = re.match(_NAME, name)
-            if found and name.startswith(_prefix()) and str(processes.start_ticks(int(found[1]))) != found[2]:
+            pid, _, began = name[len(prefix) :].partition("-") if name.startswith(prefix) else ("", "", "")
+            if pid.isdecimal() and began.isdecimal() and str(processes.start_ticks(int(pid))) != began:
                 yield name
