@@ -28,6 +28,20 @@ def test_ranks_follow_the_numbers_in_names_and_the_leaf_switches() -> None:
     assert nodes.order(hosts, topology) == ["n1", "n10", "m3", "n2"]
 
 
+BLOCKS = (
+    "BlockName=b0 BlockIndex=0 Nodes=10.140.71.103,10.140.88.115 BlockSize=2\n"
+    "BlockName=b1 BlockIndex=1 Nodes=10.140.79.152,10.140.93.120 BlockSize=2\n"
+    "AggregatedBlock=b[0-1] BlockIndex=2 Nodes=10.140.71.103,10.140.79.152,10.140.88.115,10.140.93.120 BlockSize=4\n"
+)
+"""What a cluster of GB300 with topology/block has reported."""
+
+
+def test_ranks_of_a_block_follow_one_another() -> None:
+    hosts = ["10.140.71.103", "10.140.79.152", "10.140.88.115", "10.140.93.120"]
+
+    assert nodes.order(hosts, BLOCKS) == ["10.140.71.103", "10.140.88.115", "10.140.79.152", "10.140.93.120"]
+
+
 def test_the_place_of_a_node_comes_from_slurms_variables() -> None:
     env = {"SLURM_JOB_NODELIST": "n[9-11]", "SLURMD_NODENAME": "n10"}
     assert nodes.place(env) == (1, ["n9", "n10", "n11"])

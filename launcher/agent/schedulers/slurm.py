@@ -68,24 +68,27 @@ def _numbers(ranges: str, part: str) -> List[str]:
     return found
 
 
-def switches(topology: str) -> Dict[str, Tuple[int, str]]:
-    """The leaf switch of each host, from `scontrol show topology`, whose level 0 lines name hosts."""
-    leaf: Dict[str, Tuple[int, str]] = {}
+def leaves(topology: str) -> Dict[str, int]:
+    """The number of each host's leaf switch (topology/tree) or block (topology/block, an NVLink domain for example).
+
+    `topology`: from `scontrol show topology`, where a switch of level 0 and a block name hosts; aggregated blocks
+    repeat them.
+    """
+    leaf: Dict[str, int] = {}
     order = 0
     for line in topology.splitlines():
         fields = dict(item.partition("=")[::2] for item in line.split())
-        if fields.get("Level") == "0" and fields.get("Nodes"):
+        if (fields.get("Level") == "0" or "BlockName" in fields) and fields.get("Nodes"):
             for host in expand(fields["Nodes"]):
-                leaf.setdefault(host, (order, fields.get("SwitchName", "")))
+                leaf.setdefault(host, order)
             order += 1
     return leaf
 
 
 def order(hosts: List[str], topology: str = "") -> List[str]:
-    """Hosts in rank order: grouped by leaf switch if the topology is known, and in natural order."""
-    leaf = switches(topology)
-    far = (len(leaf), "")
-    return sorted(hosts, key=lambda host: (leaf.get(host, far)[0], natural(host)))
+    """Hosts in rank order: grouped by leaf switch or block if the topology is known, and in natural order."""
+    leaf = leaves(topology)
+    return sorted(hosts, key=lambda host: (leaf.get(host, len(leaf)), natural(host)))
 
 
 def groups(env: Mapping[str, str]) -> Dict[str, List[str]]:
