@@ -69,10 +69,12 @@ def test_where_the_index_cannot_be_written_it_is_kept_in_the_cache_directory(
     for path in photographs_copy.glob("*.idx"):
         path.unlink()
         path.with_name(path.name).mkdir()  # not even root can write a file there
+    before = {path.name for path in photographs_copy.iterdir()}
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
 
     assert len(shards.open_shards(spelt_out(photographs_copy))) == SAMPLES
     assert len(list((tmp_path / "caches/distlaunch").iterdir())) == 3
+    assert {path.name for path in photographs_copy.iterdir()} == before, "the attempts leave nothing"
     monkeypatch.setattr(shard_index, "build", lambda path: pytest.fail(f"{path} was indexed again"))
     assert len(shards.open_shards(spelt_out(photographs_copy))) == SAMPLES
 

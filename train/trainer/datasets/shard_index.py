@@ -57,10 +57,11 @@ def build(shard: str) -> Index:
     for place in _places(shard):
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=place.parent, prefix=place.name, delete=False) as file:
-                file.write(header.tobytes() + records.tobytes())
-            os.chmod(file.name, 0o644)
-            os.replace(file.name, place)
+            with tempfile.TemporaryDirectory(dir=place.parent, prefix=place.name) as beside:
+                made = Path(beside, place.name)
+                made.write_bytes(header.tobytes() + records.tobytes())
+                made.chmod(0o644)
+                made.replace(place)
         except OSError:
             continue
         break
