@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
 
 from trainer.decode import need_torchvision
 from trainer.errors import InputError
@@ -76,6 +79,15 @@ def encoded(config: Config, train: Files, test: Optional[Files], classes: Option
     channels = config.image_shape[0]
     mean, std = (IMAGENET_MEAN, IMAGENET_STD) if channels == 3 else ((118.0,) * channels, (58.0,) * channels)
     return Data(training, testing, known, mean, std)
+
+
+@contextmanager
+def in_turn(root: str) -> Iterator[None]:
+    """Within the block, no other rank that shares the disk of `root` is in it."""
+    with ExitStack() as held:
+        with suppress(OSError):  # nothing can be written there, or the disk has no locks
+            fcntl.flock(held.enter_context(open(os.path.join(root, ".lock"), "a")), fcntl.LOCK_EX)
+        yield
 
 
 def from_torchvision(name: str, root: str, advice: str, make: Callable[[], Any]) -> Any:

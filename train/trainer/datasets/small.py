@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.functional import interpolate
 
-from trainer.datasets.dataset import Data, Dataset, from_torchvision
+from trainer.datasets.dataset import Data, Dataset, from_torchvision, in_turn
 from trainer.decode import need_torchvision
 from trainer.sources import InMemory
 
@@ -25,11 +26,22 @@ PIXELS = {
 """Mean and deviation of the pixels (0 to 255), by channel."""
 
 
+def prepare(config: Config, _rank: int, _world_size: int) -> None:
+    """With `--download`, let one rank of each host download, and hosts that share a disk one after the other."""
+    if config.download and os.environ.get("LOCAL_RANK", "0") == "0":
+        need_torchvision(f"--data {config.data}")
+        root = os.path.expanduser(config.data_dir)
+        with suppress(OSError):  # torchvision reports it
+            os.makedirs(root, exist_ok=True)
+        with in_turn(root):
+            open_set(config.data, root, train=True, download=True)
+
+
 def load(config: Config) -> Data:
     """CIFAR or MNIST, held in memory as uint8."""
     need_torchvision(f"--data {config.data}")
     root = os.path.expanduser(config.data_dir)
-    sets = [open_set(config.data, root, train=train, download=config.download) for train in (True, False)]
+    sets = [open_set(config.data, root, train=train) for train in (True, False)]
     images = [torch.as_tensor(one.data) for one in sets]
     images = [pixels.permute(0, 3, 1, 2) if pixels.ndim == 4 else pixels[:, None] for pixels in images]
     channels, height, width = config.image_shape
@@ -44,17 +56,17 @@ def load(config: Config) -> Data:
     return Data(train, InMemory(images[1], labels[1]), len(sets[0].classes), mean * scale, std * scale)
 
 
-def open_set(name: str, root: str, *, train: bool, download: bool) -> Any:
+def open_set(name: str, root: str, *, train: bool, download: bool = False) -> Any:
     """Torchvision's data set, with `data`, `targets` and `classes`; raises `InputError` if it is not below `root`."""
     from torchvision import datasets
 
     kinds = {"mnist": datasets.MNIST, "fashion-mnist": datasets.FashionMNIST, "cifar10": datasets.CIFAR10}
     kinds["cifar100"] = datasets.CIFAR100
     make = partial(kinds[name], root, train=train, download=download)
-    return from_torchvision(name, root, "add --download, or set --data-dir", make)
+    return from_torchvision(name, root, "set --data-dir" if download else "add --download, or set --data-dir", make)
 
 
-_small = partial(Dataset, load)
+_small = partial(Dataset, load, prepare=prepare)
 DATASETS = (
     _small("mnist", small=(1, 28, 28), epochs=3),
     _small("fashion-mnist", small=(1, 28, 28), epochs=5),
