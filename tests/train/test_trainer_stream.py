@@ -36,6 +36,22 @@ def test_the_samples_of_a_stream_are_those_of_its_shards(photographs: Path) -> N
         batches("--data", spelt_out(photographs), "--reader", "webdataset")
 
 
+def test_each_start_of_a_run_draws_other_shards(photographs: Path, tmp_path: Path) -> None:
+    """Else a run that is preempted now and then would have the same part of its data again and again."""
+
+    def drawn(log: Path) -> list[str]:
+        shard = photographs / "data-000000.tar"
+        ours = batches("--data", f"pipe:echo {{00..99}} >> {log}; cat {shard}", *stream_of(photographs, 320))
+        assert sum(batch.samples for batch in ours.train(0)) == 320
+        ours.close()
+        return log.read_text().split()
+
+    first, again = drawn(tmp_path / "first"), drawn(tmp_path / "again")
+
+    assert min(len(first), len(again)) >= 16, "a shard has 20 samples"
+    assert first[:16] != again[:16]
+
+
 def test_only_shards_in_a_row_without_samples_end_a_stream(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many more are drawn here than may give nothing one after the other."""
     from trainer.datasets import stream

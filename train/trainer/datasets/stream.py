@@ -1,18 +1,17 @@
 """`--reader webdataset`: shards streamed by the webdataset library, also remote (https:) or piped (pipe:curl ...).
 
 Every rank draws shards at random, with replacement, and shuffles samples in a buffer. That needs no index and no
-seeking, but a sample may come twice in an epoch or not at all, and a resumed run continues with different samples.
+seeking, but a sample may come twice in an epoch or not at all, and a resumed run continues with different samples: no
+seed is given, with which each start would draw the same shards again.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Iterator
 
-from trainer import order
 from trainer.datasets import shard_index, shards
 from trainer.datasets.dataset import IMAGENET_MEAN, IMAGENET_STD, Data, Dataset
 from trainer.decode import need_torchvision
@@ -31,11 +30,11 @@ FRUITLESS = 20
 class Stream:
     """The next sample of the stream, whatever number is asked for."""
 
-    def __init__(self, urls: str, samples: int, seed: int) -> None:
+    def __init__(self, urls: str, samples: int) -> None:
         import webdataset
 
         shuffled = webdataset.DataPipeline(
-            webdataset.ResampledShards(urls, deterministic=True, seed=seed),
+            webdataset.ResampledShards(urls),
             self._drawn,
             webdataset.tarfile_to_samples(handler=self._warn),
             self._found,
@@ -105,10 +104,9 @@ def load(config: Config) -> Data:
     if not config.data.startswith("pipe:") and "://" not in config.data:
         shards.expand(config.data)
     test = shards.open_shards(config.test_data)
-    seed = order.key(config.seed, int(os.environ.get("RANK", "0"))) >> 1
     options: dict[str, Any] = {"seed": config.seed, "augment": config.augment, "strict": config.strict}
     options["classes"] = config.classes
-    train = EncodedImages(Stream(config.data, config.samples, seed), config.image_shape, **options)
+    train = EncodedImages(Stream(config.data, config.samples), config.image_shape, **options)
     testing = EncodedImages(test, config.image_shape, **options)
     return Data(train, testing, config.classes, IMAGENET_MEAN, IMAGENET_STD, test.problems)
 
