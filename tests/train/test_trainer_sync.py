@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.train.held import records
+
 if TYPE_CHECKING:
     import torch
 
@@ -178,6 +180,29 @@ def test_fsdp_shards_a_model_for_photographs_and_refuses_the_order_that_it_canno
     assert "test accuracy" in done.stdout
     assert refused.codes == [2, 2]
     assert "--sync fsdp cannot shard weights that lie channels-last" in refused.stderr
+
+
+@pytest.mark.skipif(not HAS_FSDP, reason="--sync fsdp on a CPU needs a newer torch")
+def test_fsdp_resumes_with_the_running_means_of_rank_0(ranks: Together, tmp_path: Path) -> None:
+    (tmp_path / "drawn.py").write_text(
+        "from torch import nn\n"
+        "def net(num_classes):\n"
+        "    layers = [layer for _ in range(4) for layer in (nn.Conv2d(1, 1, 3, padding=1), nn.BatchNorm2d(1))]\n"
+        "    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, num_classes))\n"
+    )
+    flags = ("--sync", "fsdp", "--model", "drawn:net", "--image-shape", "1x8x8", "--epochs", "1", "--report", "none")
+    env, whole = {"PYTHONPATH": str(tmp_path)}, tmp_path / "whole"
+    done = ranks(2, "train.py", *flags, "--out", str(whole), "--checkpoint-steps", "10", "--keep", "9", env=env)
+    assert done.codes == [0, 0], done.stderr
+
+    argv = (*flags, "--out", str(tmp_path / "out"), "--resume", str(whole / "checkpoint-00000010"))
+    resumed = ranks(2, "train.py", *argv, env=env)
+
+    assert resumed.codes == [0, 0], resumed.stderr
+    (expected,), (found,) = (
+        [one for one in records(path) if one["event"] == "test"] for path in (whole, tmp_path / "out")
+    )
+    assert found["loss"] == expected["loss"]
 
 
 def test_an_older_torch_refuses_fsdp_in_one_sentence(ranks: Together, scripts: Path, tmp_path: Path) -> None:

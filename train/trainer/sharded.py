@@ -34,6 +34,8 @@ def save(
     failed = world.from_rank_0(_begin(path, about) if world.rank == 0 else None)
     if failed is not None:
         return writer.submit(_fail, failed)
+    for buffer in parts["model"].buffers():  # running means differ by rank; tests are with rank 0's
+        dist.broadcast(buffer, src=0)
     saving: Any = async_save(_state(parts), checkpoint_id=str(path), process_group=_group())
 
     def finish() -> None:
