@@ -149,6 +149,23 @@ def test_a_repeated_run_has_the_same_result_and_is_compared_with_the_first(
     assert "small on synthetic, 1 rank, ddp" in picture
 
 
+def test_only_rank_0_needs_the_baseline(
+    first: tuple[Path, str], ranks: Together, scripts: Path, tmp_path: Path
+) -> None:
+    """Hosts may have disks of their own."""
+    driver = tmp_path / "driver.py"
+    driver.write_text(
+        f"import os, sys; sys.path.insert(0, {str(scripts)!r})\nimport train\n"
+        "if os.environ['RANK'] == '1':\n    sys.argv[-1] = '/nowhere/metrics.jsonl'\n"
+        "sys.exit(train.main())\n"
+    )
+
+    done = ranks(2, driver, "--epochs", "1", "--baseline", str(first[0] / "metrics.jsonl"))
+
+    assert done.codes == [0, 0], done.stderr
+    assert "of the baseline's speed per rank" in done.stdout
+
+
 def test_ranks_that_start_from_a_file_have_its_weights(
     first: tuple[Path, str], ranks: Together, tmp_path: Path
 ) -> None:

@@ -74,7 +74,7 @@ class RunLog:
     def _open(self) -> Optional[Path]:
         """Rank 0's metrics file, started with a resumed run's records up to its checkpoint; raises `InputError`."""
         check_report(self.config)
-        self.baseline = read_baseline(self.config)
+        self.baseline = read_baseline(self.config) if self.world.rank == 0 else None
         path, resumed = self.config.metrics, self.checkpoints.resumed
         if path is None or self.world.rank != 0:
             return None
