@@ -151,6 +151,22 @@ def test_ways_that_make_other_steps_learn_too(trained: tuple[Path, str]) -> None
         assert max(float((ours[key] - ddp[key]).abs().max()) for key in ddp) > 2e-3, f"{name} is no different from ddp"
 
 
+def test_a_server_of_parameters_takes_a_model_with_frozen_ones(ranks: Together, tmp_path: Path) -> None:
+    (tmp_path / "drawn.py").write_text(
+        "from torch import nn\n"
+        "def net(num_classes):\n"
+        "    frozen = nn.Linear(64, 64).requires_grad_(False)\n"
+        "    return nn.Sequential(nn.Flatten(), frozen, nn.ReLU(), nn.Linear(64, num_classes))\n"
+    )
+    flags = ("--model", "drawn:net", "--image-shape", "1x8x8", "--epochs", "4", "--lr", "0.01")
+
+    done = ranks(2, "train.py", *flags, "--sync", "async-parameter-server", env={"PYTHONPATH": str(tmp_path)})
+
+    assert done.codes == [0, 0], done.stderr
+    (end,) = (line for line in done.stdout.splitlines() if line.startswith("test accuracy"))
+    assert float(end.split()[2].rstrip("%")) > 80
+
+
 def test_data_parallel_is_one_process(ranks: Together) -> None:
     done = ranks(2, "train.py", "--sync", "data-parallel", watched=False)
 

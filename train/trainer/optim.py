@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from trainer.gradients import trainable
+
 if TYPE_CHECKING:
     from trainer.checkpoint import Progress
     from trainer.config import Config
@@ -20,7 +22,7 @@ STEP_SCHEDULE = ((0.9, 0.001), (2 / 3, 0.01), (1 / 3, 0.1))
 
 def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     """AdamW or SGD over all parameters; biases and norms do not decay. Fused: a step is one pass over memory."""
-    parameters = [one for one in model.parameters() if one.requires_grad]
+    parameters = trainable(model)
     groups = [
         {"params": [one for one in parameters if one.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [one for one in parameters if one.ndim <= 1], "weight_decay": 0.0},

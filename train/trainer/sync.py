@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.errors import InputError
-from trainer.gradients import flat, gradients_of, unflatten
+from trainer.gradients import flat, gradients_of, trainable, unflatten
 from trainer.replicas import Replicas
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class AsyncParameterServer(Sync):
             dist.send(torch.cat([gradients, torch.ones(1)]), dst=0, group=self.group)
             weights = torch.empty_like(gradients)
             dist.recv(weights, src=0, group=self.group)
-        unflatten(weights, list(self.net.parameters()))
+        unflatten(weights, trainable(self.net))
 
     def settle(self) -> None:
         """Wait until no push is in flight, and give all ranks the server's weights."""
@@ -230,12 +230,12 @@ class AsyncParameterServer(Sync):
         if self.world.rank == 0:
             self.server.join()
         else:
-            dist.send(torch.zeros(sum(p.numel() for p in self.net.parameters()) + 1), dst=0, group=self.group)
+            dist.send(torch.zeros(sum(p.numel() for p in trainable(self.net)) + 1), dst=0, group=self.group)
         super().close()
 
     def _serve(self) -> None:
         """On a thread of rank 0, make a step from every push of any rank."""
-        size = sum(parameter.numel() for parameter in self.net.parameters())
+        size = sum(parameter.numel() for parameter in trainable(self.net))
         push, training = torch.empty(size + 1), self.world.world_size - 1
         while training:
             sender = dist.recv(push, group=self.group)
@@ -245,15 +245,11 @@ class AsyncParameterServer(Sync):
                 dist.send(self._apply(push[:-1]), dst=sender, group=self.group)
 
     def _apply(self, gradients: Tensor) -> Tensor:
-        """Make a step from `gradients`, of shape (parameters,), one at a time; return the new weights."""
+        """Make a step from the `gradients` of all that is trained, one at a time; return its new weights."""
         with self.turn:
-            parameters: list[Tensor] = list(self.trained.parameters())
-            for parameter in parameters:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
             unflatten(gradients, gradients_of(self.trained))
             self.step()
-            return flat(parameters).cpu()
+            return flat(trainable(self.trained)).cpu()
 
 
 class DataParallel(Sync):
