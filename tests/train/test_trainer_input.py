@@ -37,6 +37,7 @@ def prepare(*argv: str, world_size: int = 2) -> None:
             ["--data", "mnist", "--data-dir", "/nowhere"],
             "--data mnist: not in /nowhere; add --download, or set --data-dir",
         ),
+        (["--data", "cifar10", "--image-shape", "1x32x32"], "--data cifar10 has images of 3 channels, --image-shape 1"),
         (["--optimizer", "adam"], "invalid choice: 'adam' .*adamw.*sgd"),
         (["--warmup", "2"], "--warmup must be between 0 and 1, not 2.0"),
         (["--comm-hook", "bf16", "--sync", "fsdp"], "--comm-hook belongs to --sync ddp, not to fsdp"),

@@ -12,6 +12,7 @@ from torch.nn.functional import interpolate
 
 from trainer.datasets.dataset import Data, Dataset, from_torchvision, in_turn
 from trainer.decode import need_torchvision
+from trainer.errors import InputError
 from trainer.sources import InMemory
 
 if TYPE_CHECKING:
@@ -41,17 +42,18 @@ def load(config: Config) -> Data:
     """CIFAR or MNIST, held in memory as uint8."""
     need_torchvision(f"--data {config.data}")
     root = os.path.expanduser(config.data_dir)
+    (channels, height, width), (mean, std) = config.image_shape, PIXELS[config.data]
+    if len(mean) not in (1, channels):
+        raise InputError(f"--data {config.data} has images of {len(mean)} channels, --image-shape {channels}")
     sets = [open_set(config.data, root, train=train) for train in (True, False)]
     images = [torch.as_tensor(one.data) for one in sets]
     images = [pixels.permute(0, 3, 1, 2) if pixels.ndim == 4 else pixels[:, None] for pixels in images]
-    channels, height, width = config.image_shape
     if tuple(images[0].shape[2:]) != (height, width):
         images = [interpolate(pixels, size=(height, width), mode="bilinear", antialias=True) for pixels in images]
     images = [pixels.expand(-1, channels, -1, -1) for pixels in images]
     labels = [torch.as_tensor(one.targets) for one in sets]
     natural = config.data.startswith("cifar")
     train = InMemory(images[0], labels[0], seed=config.seed, moves=config.augment and natural, flips=natural)
-    mean, std = PIXELS[config.data]
     scale = channels // len(mean)
     return Data(train, InMemory(images[1], labels[1]), len(sets[0].classes), mean * scale, std * scale)
 
