@@ -138,6 +138,28 @@ def test_with_another_number_of_ranks_the_rest_of_the_epoch_follows(
     assert all(ours[step] == pytest.approx(theirs[step], rel=1e-2) for step in ours)
 
 
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+def test_the_optimizer_of_every_rank_goes_on_where_weights_are_laid_out_by_channels(
+    ranks: Together, tmp_path: Path, kind: str
+) -> None:
+    """Those of convolutions over images of 3 channels are, by default."""
+    argv = "--data synthetic --samples 256 --image-shape 3x16x16 --model small --batch-size 16 --epochs 1 --log-every 1"
+    argv += f" --report none --checkpoint-steps 3 --keep 9 --optimizer {kind}"
+    whole, again, otherwise = tmp_path / "whole", tmp_path / "again", tmp_path / "otherwise"
+    assert ranks(2, "train.py", *argv.split(), "--out", str(whole)).codes == [0, 0]
+    resume = ("--resume", str(whole / "checkpoint-00000003.pt"))
+
+    done = ranks(2, "train.py", *argv.split(), "--out", str(again), *resume)
+
+    assert done.codes == [0, 0], done.stderr
+    expected = {place: loss for place, loss in losses(whole).items() if place[1] > 3}
+    assert len(expected) == 5 + 1
+    assert losses(again) == expected
+    done = ranks(2, "train.py", *argv.split(), "--out", str(otherwise), *resume, "--channels-last", "off")
+    assert done.codes == [0, 0], done.stderr
+    assert losses(otherwise) == pytest.approx(expected, rel=1e-3)
+
+
 def test_a_signal_on_one_rank_stops_all_which_resume_from_there(
     whole: Path, script: Any, start: Start, ranks: Together, tmp_path: Path
 ) -> None:

@@ -37,12 +37,20 @@ def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def keep_options(optimizer: torch.optim.Optimizer) -> None:
-    """Let a checkpoint restore the state alone: its options, such as the weight decay, would replace this run's."""
+    """Let a checkpoint restore the state alone: its options, such as the weight decay, would replace this run's.
+
+    The state gets the layout of its parameters in memory, since fused kernels go through both side by side.
+    """
     own = [{key: value for key, value in one.items() if key not in ("params", "lr")} for one in optimizer.param_groups]
 
     def put_back(loaded: torch.optim.Optimizer) -> None:
         for group, options in zip(loaded.param_groups, own):
             group.update(options)
+        for parameter, state in loaded.state.items():
+            for name, value in state.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    same = value.stride() == parameter.stride()
+                    state[name] = value if same else torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
     optimizer.register_load_state_dict_post_hook(put_back)
 
