@@ -21,6 +21,7 @@ _NOT_SETTINGS = {
     "RUN_DIR",
     "DEADLINE_FILE",
     "PROGRESS_FILE",
+    "ROUND",
     "ATTEMPT",
     "ATTEMPT_REASON",
     "FACTS",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 from functools import partial
@@ -15,6 +16,7 @@ from launcher.agent.network import ports
 from launcher.agent.ssh import run as host_run
 from testbed import wait_until
 from tests.agent.harness import all_exited
+from tests.command import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,6 +125,21 @@ def test_a_node_whose_agent_is_killed_leaves_at_once(warm_agents: Runner) -> Non
 
     assert [fields["result"] for fields in run.of("done")] == ["success"]
     assert run.of("failure")[0]["cause"]["message"] == f"the agent (pid {run.agent_pid(1)}) was killed by SIGKILL"
+
+
+def test_the_trainer_keeps_what_it_has_learnt_when_a_node_joins(warm_agents: Runner, tmp_path: Path) -> None:
+    """With --resume never, which is for the first start."""
+    argv = ["--data", "synthetic", "--samples", "64", "--image-shape", "1x8x8", "--batch-size", "16"]
+    argv += ["--epochs", "1000000", "--checkpoint-steps", "1", "--report", "none", "--resume", "never"]
+    argv += ["--out", str(tmp_path / "out")]
+    run = warm_agents.start(ROOT / "train/train.py", *argv, nodes="1:2", late=1, request=SOON)
+    run.until(lambda: list(tmp_path.glob("out/checkpoint-*.pt")))
+
+    run.resume(1)
+
+    together = re.compile(rb"^2 ranks, .*\n(.+)\n", re.MULTILINE)
+    run.until(lambda: together.search(run.stdout[0]))
+    assert together.findall(run.stdout[0])[0].startswith(b"resumed from ")
 
 
 def test_an_elastic_run_ends_with_node_0_and_names_it(warm_agents: Runner) -> None:

@@ -131,6 +131,28 @@ def test_a_run_that_is_started_again_goes_on_from_its_own(
     assert checkpoints(world, out, "--resume", str(out / "checkpoint-00000012.pt")).restore() == one()
 
 
+def test_a_run_whose_nodes_have_met_again_goes_on_from_its_own_alone(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that joins is no restart. What another run has left counts for the first start only."""
+    first, others = str(tmp_path / "checkpoint-00000012.pt"), ("DISTLAUNCH_RUN_ID", "other")
+    monkeypatch.setenv("DISTLAUNCH_RUN_ID", "this")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    monkeypatch.setenv("DISTLAUNCH_ROUND", "1")
+    for counts in (one(), two()):
+        run = checkpoints(world, tmp_path)
+        run.save(counts)
+        run.finish()
+
+    assert checkpoints(world, tmp_path, "--resume", "never").restore() == two()
+    assert checkpoints(world, tmp_path, "--resume", first).restore() == two()
+
+    monkeypatch.setenv(*others)
+    assert checkpoints(world, tmp_path, "--resume", first).restore() == one()
+    assert checkpoints(world, tmp_path, "--resume", "never").restore() == progress()
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
 def test_random_numbers_continue_where_they_were(world: World, tmp_path: Path) -> None:
     """Torch's, Python's and numpy's."""
     import numpy as np

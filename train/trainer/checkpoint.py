@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from trainer import resume, sharded
 from trainer.files import whole
-from trainer.saved import Saved, newest_first, remove, step_of, write_whole
+from trainer.saved import Saved, newest_first, remove, step_of, this_run, write_whole
 from trainer.snapshot import Snapshot, broadcast_state, random_state, set_random_state
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Checkpoints:
         if self.world.sum(self.late)[0]:
             return None
         random = self.world.all(random_state(self.world))
-        about = {"progress": asdict(progress), "random": random, "config": self.config.to_json()}
+        about = {"progress": asdict(progress), "random": random, "config": self.config.to_json(), "run": this_run()}
         path = self.config.out / f"checkpoint-{progress.step:08d}{'' if self.sharded else '.pt'}"
         state = (
             {name: part.state_dict() for name, part in self.parts.items()}

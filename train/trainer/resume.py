@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from trainer import sharded
 from trainer.errors import InputError
-from trainer.saved import Saved, newest_first, read, remove, set_aside, step_of
+from trainer.saved import Saved, newest_first, read, remove, set_aside, step_of, this_run
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,26 +22,32 @@ SAME = ("data", "model", "image_shape", "classes", "samples", "seed", "split", "
 """Settings that must not differ between a checkpoint and the run that resumes from it."""
 STARTED_AGAIN = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT", "DISTLAUNCH_ATTEMPT")
 """Variables that count how often the same run was started before: then it continues from what it has saved."""
+MET_AGAIN = ("DISTLAUNCH_ROUND",)
+"""The variable that counts how often nodes have met: all start again, though only those that failed count a restart."""
 
 
 def find(config: Config, model: nn.Module) -> Optional[Saved]:
     """Prepare `--out` and read the checkpoint that `--resume` selects, if there is one; raises `InputError`."""
     candidates = _prepared(config.out) if config.out is not None else []
-    again = any(int(os.environ.get(name) or 0) > 0 for name in STARTED_AGAIN)
+    named = None if config.resume in ("auto", "never") else read(Path(config.resume))
+    later = [path for path in candidates if named is None or step_of(path) > int(named.progress["step"])]
+    again = config.resume == "auto" or _counts(STARTED_AGAIN)
+    own = _newest(later) if again or _counts(MET_AGAIN) else None
+    again |= _counts(MET_AGAIN) and (own is None or own.run == this_run())  # they may have met before it saved anything
     if config.resume == "never" and not again:
         for old in [*candidates, *((config.out / "best.json",) if config.out else ())]:
             remove(old)
-        return None
-    named = None if config.resume in ("auto", "never") else read(Path(config.resume))
-    later = [path for path in candidates if named is None or step_of(path) > int(named.progress["step"])]
-    own = _newest(later) if named is None or again else None
-    saved = own or named
+    saved = own if own and again else named
     if saved:
         _check(saved, config)
         _check_shapes(saved, model)
     for path in later if named is not None and saved is named else ():
         sys.stderr.write(f"{path} is of a later step than --resume {config.resume}: now {set_aside(path).name}\n")
     return saved
+
+
+def _counts(names: tuple[str, ...]) -> bool:
+    return any(int(os.environ.get(name) or 0) > 0 for name in names)
 
 
 def best(directory: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ class Saved:
 
     tensors: dict[str, Any]
     """State of model, optimizer and so on; empty if `sharded`, since all ranks read that together."""
+
+    run: str = ""
+    """What `this_run` was when it was saved."""
 
     sharded: bool = False
 
@@ -73,8 +77,14 @@ def read(path: Path) -> Saved:
     about = {"progress", "random", "config"}
     if not isinstance(state, dict) or not about <= state.keys():
         raise InputError(f"--resume {path}: not a checkpoint of train.py")
+    run = state.pop("run", "")
     tensors = {name: value for name, value in state.items() if name not in about}
-    return Saved(str(path), state["progress"], state["random"], state["config"], tensors, sharded)
+    return Saved(str(path), state["progress"], state["random"], state["config"], tensors, run, sharded)
+
+
+def this_run() -> str:
+    """The name that distlaunch has given to this run; empty under another launcher."""
+    return os.environ.get("DISTLAUNCH_RUN_ID", "")
 
 
 def write_whole(state: dict[str, Any], path: Path) -> None:

@@ -113,6 +113,8 @@ class Requests:
         errors = self.error_file(worker.local_rank)
         env.update({"TORCHELASTIC_ERROR_FILE": errors} if self.contract.torch else {})
         env["DISTLAUNCH_RUN_ID"] = self._job.run
+        if self._nodes.round:
+            env["DISTLAUNCH_ROUND"] = str(self._nodes.round)
         env["DISTLAUNCH_DEADLINE_FILE"] = os.path.join(self._directory, "deadline")
         if self._job.samples_s:
             name = progress_file(self._nodes.round, worker.local_rank)
