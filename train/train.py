@@ -142,6 +142,7 @@ class Trainer:
         path = self.checkpoints.save(self.progress, deadline=self.stop.deadline)
         newest = self.checkpoints.finish(self.stop.deadline)
         self.log.stopped(self.progress, path if path == newest else None, self.stop)
+        self.world.sum(0)  # rank 0 has finished: a launcher ends the others once one rank has exited
         if self.checkpoints.late:
             os._exit(stop.STATUS)  # the disk does not respond, and the interpreter's exit would wait for it
         self.close()

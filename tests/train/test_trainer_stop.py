@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from typing import TYPE_CHECKING, Any
@@ -89,6 +90,49 @@ from trainer import stop
 stop.TOGETHER_S = 600.0
 """
 """However long the test takes to send them."""
+
+
+def test_no_rank_leaves_before_the_checkpoint_of_all_is_written(script: Any, start: Start, tmp_path: Path) -> None:
+    """A signal to the workers alone: their launcher, which knows of no stop, ends the others when one has exited."""
+    out, disk = tmp_path / "out", tmp_path / "disk"
+    os.mkfifo(disk)
+    driver = script("step", 3)
+    slow = BUSY_DISK.format(disk=str(disk))
+    driver.write_text(driver.read_text().replace("sys.exit(train", slow + "sys.exit(train"))
+    with start(2, driver, "--out", str(out), *FLAGS, "--checkpoint-steps", "99") as running:
+        held(running)
+        for rank in (1, 0):
+            running.signal(rank, signal.SIGUSR1)
+        took(running, 1)
+        running.signal(0, signal.SIGCONT)
+        running.line(1, "waits for the others")
+        disk.write_text("writes again")
+        done = running.done()
+
+    assert (done.codes, done.errs) == ([143, 143], ["", ""])
+    (saved,) = out.glob("checkpoint-*")
+    assert done.outs[0].splitlines()[-1].endswith(f"; saved {saved}")
+
+
+BUSY_DISK = """
+from pathlib import Path
+from trainer import checkpoint, log, stop, world
+stop.TOGETHER_S = 0.0  # any further signal is a second one
+
+def write(*args, write=checkpoint.write_whole):
+    Path({disk!r}).read_text()
+    write(*args)
+
+def stopped(*args, stopped=log.RunLog.stopped):
+    stopped(*args)
+    world.World.sum = waits
+
+def waits(self, *values, total=world.World.sum):
+    os.write(1, b"waits for the others\\n" if self.rank else b"")
+    return total(self, *values)
+
+checkpoint.write_whole, log.RunLog.stopped = write, stopped
+"""
 
 
 def test_a_loss_that_is_not_a_number_is_reported_with_step_rank_samples_and_checkpoint(
