@@ -59,6 +59,50 @@ writer.finish = before("metadata", writer.finish)
 """
 
 
+def test_damaged_shards_are_skipped_like_damaged_files(ranks: Together, tmp_path: Path) -> None:
+    """Cut off, lost (or on another host's disk), or not to be read: the run resumes from older ones."""
+    argv = ["--sync", "fsdp", "--epochs", "1", "--report", "none", "--checkpoint-steps", "3", "--keep", "9"]
+    argv += ["--out", str(tmp_path)]
+    assert ranks(2, "train.py", *argv).codes == [0, 0]
+    cut, empty, gone, _ = (tmp_path / f"checkpoint-000000{step}" for step in ("12", "09", "06", "03"))
+    with (cut / "__1_0.distcp").open("r+b") as shard:
+        shard.truncate(shard.seek(0, 2) - 1)
+    (empty / ".metadata").write_bytes(b"")
+    (gone / "__0_0.distcp").unlink()
+
+    done = ranks(2, "train.py", *argv)
+
+    assert done.codes == [0, 0], done.stderr
+    assert origin(done).startswith(f"resumed from {tmp_path}/checkpoint-00000003: ")
+    assert done.errs[0].splitlines() == [
+        f"--resume {path}: not a whole checkpoint{why}; going on from the one before it"
+        for path, why in (
+            (cut, " (__1_0.distcp is missing, or cut off)"),
+            (empty, ""),
+            (gone, " (__0_0.distcp is missing, or cut off)"),
+        )
+    ]
+
+
+def test_what_another_rank_cannot_read_is_named(script: Any, ranks: Together, tmp_path: Path) -> None:
+    argv = ["--sync", "fsdp", "--epochs", "1", "--report", "none", "--out", str(tmp_path)]
+    assert ranks(2, "train.py", *argv).codes == [0, 0]
+    driver = script()
+    driver.write_text(driver.read_text().replace("sys.exit(train", OTHER_DISK + "sys.exit(train"))
+
+    done = ranks(2, driver, *argv)
+
+    assert 1 in done.codes
+    assert "RuntimeError: rank 1: [Errno 2] No such file or directory" in done.stderr
+
+
+OTHER_DISK = """
+from torch.distributed.checkpoint import filesystem
+if os.environ["RANK"] == "1":
+    filesystem.FileSystemReader.read_data = lambda *args: open("/away")
+"""
+
+
 @pytest.mark.parametrize("place", ["shards", "about"])
 def test_shards_that_cannot_be_written_are_reported_and_the_run_continues(
     script: Any, ranks: Together, tmp_path: Path, place: str

@@ -22,6 +22,10 @@ LAST = ".metadata"
 """The file of a sharded checkpoint that is written last."""
 
 
+DAMAGE = (OSError, RuntimeError, EOFError, LookupError, ValueError, AttributeError, ImportError, pickle.UnpicklingError)
+"""What torch and pickle raise for a damaged file."""
+
+
 @dataclass(frozen=True)
 class Saved:
     """A checkpoint that has been read."""
@@ -67,12 +71,14 @@ def read(path: Path) -> Saved:
     """The checkpoint at `path`; raises `InputError` if it is missing or damaged."""
     sharded = path.is_dir()
     try:
-        if sharded and not (path / LAST).exists():
-            raise InputError(f"--resume {path}: not a whole checkpoint")
+        if sharded:
+            _check_shards(path)
         state = torch.load(path / ABOUT if sharded else path, map_location="cpu", weights_only=True)
+    except InputError:
+        raise
     except (FileNotFoundError, PermissionError) as error:
         raise InputError(f"--resume {path}: {error.strerror}") from error
-    except (OSError, RuntimeError, EOFError, LookupError, ValueError, pickle.UnpicklingError) as error:
+    except DAMAGE as error:
         raise InputError(f"--resume {path}: not a whole checkpoint") from error
     about = {"progress", "random", "config"}
     if not isinstance(state, dict) or not about <= state.keys():
@@ -80,6 +86,23 @@ def read(path: Path) -> Saved:
     run = state.pop("run", "")
     tensors = {name: value for name, value in state.items() if name not in about}
     return Saved(str(path), state["progress"], state["random"], state["config"], tensors, run, sharded)
+
+
+def _check_shards(path: Path) -> None:
+    """Raise `InputError` that names a file of the sharded checkpoint at `path` that is missing or cut off."""
+    sizes = {LAST: 0}
+    for place in layout(path).storage_data.values() if (path / LAST).exists() else ():
+        sizes[place.relative_path] = max(sizes.get(place.relative_path, 0), place.offset + place.length)
+    for name, size in sizes.items():
+        if not (path / name).exists() or (path / name).stat().st_size < size:
+            raise InputError(f"--resume {path}: not a whole checkpoint ({name} is missing, or cut off)")
+
+
+def layout(path: Path) -> Any:
+    """What the sharded checkpoint at `path` holds, by name, and where."""
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+    return FileSystemReader(path).read_metadata()
 
 
 def this_run() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import torch
@@ -9,11 +10,12 @@ import torch.distributed as dist
 from torch import nn
 
 from trainer.files import sync_to_disk
-from trainer.saved import ABOUT, remove
+from trainer.saved import ABOUT, layout, remove
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
-    from pathlib import Path
+
+    from torch.distributed.checkpoint.api import CheckpointException
 
     from trainer.world import World
 
@@ -41,9 +43,8 @@ def save(
     def finish() -> None:
         try:
             saving.result()
-        except CheckpointException as error:  # its own text names ranks, but no reason
-            rank, (reason, _) = min(error.failures.items(), key=lambda item: item[0])
-            raise RuntimeError(f"rank {rank}: {reason}") from error
+        except CheckpointException as error:
+            raise _explained(error) from error
         written()
 
     return writer.submit(finish)
@@ -61,18 +62,29 @@ def _begin(path: Path, about: dict[str, Any]) -> Optional[str]:
     return None
 
 
+def _explained(error: CheckpointException) -> RuntimeError:
+    """The first rank's reason: the error's own text begins with the ranks alone, and it is no `Exception`."""
+    rank, (reason, _) = min(error.failures.items(), key=lambda item: item[0])
+    return RuntimeError(f"rank {rank}: {reason}")
+
+
 def _fail(reason: str) -> None:
     raise RuntimeError(reason)
 
 
 def load(path: str, parts: dict[str, Any]) -> None:
     """Read each rank's shards into `parts`, on any number of ranks."""
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict import set_state_dict
     from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 
-    held = {name.partition(".")[0] for name in _layout(path) if "." in name}  # an empty part has no name below its own
+    names = layout(Path(path)).state_dict_metadata
+    held = {name.partition(".")[0] for name in names if "." in name}  # an empty part has no name below its own
     state = _state({name: part for name, part in parts.items() if name in held})
-    load_shards(state, checkpoint_id=path)
+    try:
+        load_shards(state, checkpoint_id=path)
+    except CheckpointException as error:  # on all ranks, if one of them cannot read what rank 0 can
+        raise _explained(error) from error
     set_state_dict(
         parts["model"], parts["optimizer"], model_state_dict=state["model"], optim_state_dict=state["optimizer"]
     )
@@ -83,15 +95,9 @@ def load(path: str, parts: dict[str, Any]) -> None:
 
 def shapes(path: str) -> dict[str, tuple[int, ...]]:
     """The shapes of the model's weights in the checkpoint at `path`."""
-    weights = {name: one for name, one in _layout(path).items() if name.startswith("model.") and hasattr(one, "size")}
+    held = layout(Path(path)).state_dict_metadata
+    weights = {name: one for name, one in held.items() if name.startswith("model.") and hasattr(one, "size")}
     return {name.partition(".")[2]: tuple(one.size) for name, one in weights.items()}
-
-
-def _layout(path: str) -> dict[str, Any]:
-    """What the checkpoint at `path` holds, by name."""
-    from torch.distributed.checkpoint.filesystem import FileSystemReader
-
-    return FileSystemReader(path).read_metadata().state_dict_metadata
 
 
 def _state(parts: dict[str, Any]) -> dict[str, Any]:
