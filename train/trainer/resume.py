@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from trainer import sharded
 from trainer.errors import InputError
-from trainer.saved import Saved, newest_first, read, remove, set_aside, step_of, this_run
+from trainer.saved import Saved, newest_first, read, remove, set_aside, step_of, this_run, unfinished
 
 if TYPE_CHECKING:
     from torch import nn
@@ -67,7 +67,7 @@ def _prepared(out: Path) -> list[Path]:
             pass
     except OSError as error:
         raise InputError(f"--out {out}: cannot write there: {error.strerror}") from error
-    for part in out.glob("checkpoint-*.part"):  # left by a run that was killed while writing
+    for part in unfinished(out):
         remove(part)
     return newest_first(out)
 

@@ -53,6 +53,12 @@ def newest_first(directory: Path) -> list[Path]:
     return sorted((path for path in whole if step_of(path) >= 0), key=step_of, reverse=True)
 
 
+def unfinished(directory: Path) -> list[Path]:
+    """What a run that was killed while it wrote a checkpoint has left in `directory`."""
+    shards = [path.parent for path in directory.glob(f"checkpoint-*/{ABOUT}") if not path.with_name(LAST).exists()]
+    return [*directory.glob("checkpoint-*.part"), *(path for path in shards if step_of(path) >= 0)]
+
+
 def step_of(path: Path) -> int:
     """The step of the checkpoint with that name; -1 for another name."""
     number = path.stem.removeprefix("checkpoint-") if path.suffix in ("", ".pt") else ""

@@ -43,7 +43,9 @@ def save(
     def finish() -> None:
         try:
             saving.result()
-        except CheckpointException as error:
+        except CheckpointException as error:  # all ranks have ended their part
+            if world.rank == 0:
+                remove(path)  # a disk that is full would stay full
             raise _explained(error) from error
         written()
 
@@ -58,6 +60,7 @@ def _begin(path: Path, about: dict[str, Any]) -> Optional[str]:
         torch.save(about, path / ABOUT)
         sync_to_disk(path / ABOUT)
     except (OSError, RuntimeError) as error:
+        remove(path)
         return f"rank 0: {error}"
     return None
 
