@@ -92,6 +92,8 @@ class Trainer:
         self.log.start(self.data, self.net, done, self.network.dtype)
         self.sync.start(self.update.step)
         try:
+            if self.unscored():
+                score = self.score(self.log.empty_row(done), due=True)
             while done.epoch < self.config.epochs:
                 self.log.begin_row()
                 for batch in self.batches.train(done.epoch, done.epoch_samples):
@@ -114,16 +116,26 @@ class Trainer:
                     if saving:
                         self.save()
                 row = self.log.end_row(done, lr)
-                score = self.evaluate()
-                self.log.epoch(row, done, score, self.damaged())
-                if done.epoch % self.config.checkpoint_every == 0 or done.epoch == self.config.epochs:
-                    self.save(score.accuracy)
+                score = self.score(row, due=not done.epoch % self.config.checkpoint_every)
             score = score or self.evaluate()
         except loop.Interrupted:
             return self.stopped()
         self.close()
         self.log.finished(score, done, self.network.ceiling() if self.world.rank == 0 else None)
         return 0
+
+    def unscored(self) -> bool:
+        """Whether this run resumes from the end of an epoch that a stop kept from being evaluated."""
+        resumed, done = self.checkpoints.resumed, self.progress
+        return bool(resumed and not resumed.scored and done.epoch and not done.epoch_samples)
+
+    def score(self, row: str, *, due: bool) -> loop.Score:
+        """At the end of an epoch, evaluate, complete its last row, and save if that is `due`, or the epoch the last."""
+        score, done = self.evaluate(), self.progress
+        self.log.epoch(row, done, score, self.damaged())
+        if due or done.epoch == self.config.epochs:
+            self.save(score.accuracy)
+        return score
 
     def evaluate(self) -> loop.Score:
         """Score the model on the test set, with the averaged weights if the run keeps them."""

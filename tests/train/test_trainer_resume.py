@@ -138,6 +138,39 @@ def test_with_another_number_of_ranks_the_rest_of_the_epoch_follows(
     assert all(ours[step] == pytest.approx(theirs[step], rel=1e-2) for step in ours)
 
 
+@pytest.mark.parametrize(("at", "number", "step"), [("step", 11, 12), ("evaluation", 2, 24)])
+def test_an_epoch_that_a_stop_kept_from_being_evaluated_is_evaluated_after_it(
+    at: str, number: int, step: int, whole: Path, start: Start, ranks: Together, script: Any, tmp_path: Path
+) -> None:
+    """In the last step of the first epoch, and in the last evaluation; then once, though a kill follows."""
+
+    def tested() -> int:
+        return len([one for one in records(tmp_path) if one["event"] == "test"])
+
+    argv = ("--out", str(tmp_path), *FLAGS)
+    with start(2, script(at, number), *argv) as running:
+        held(running)
+        running.signal(1, signal.SIGTERM)
+        took(running, 1)
+        running.signal(0, signal.SIGCONT)
+        done = running.done()
+    assert done.codes == [143, 143], done.stderr
+    assert f"stopped at step {step} " in done.outs[0]
+    assert ("test", step) not in losses(tmp_path)
+
+    with start(2, script("disk", 1), *argv) as running:
+        held(running)
+        running.kill()
+    assert ("test", step) in losses(tmp_path)
+
+    for _ in range(2):
+        done = ranks(2, script(), *argv)
+        assert done.codes == [0, 0], done.stderr
+        is_whole(tmp_path, whole)
+        assert tested() == 2
+    assert (tmp_path / "best.json").read_text() == (whole / "best.json").read_text()
+
+
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
 def test_the_optimizer_of_every_rank_goes_on_where_weights_are_laid_out_by_channels(
     ranks: Together, tmp_path: Path, kind: str

@@ -110,7 +110,8 @@ class Checkpoints:
         if self.world.sum(self.late)[0]:
             return None
         random = self.world.all(random_state(self.world))
-        about = {"progress": asdict(progress), "random": random, "config": self.config.to_json(), "run": this_run()}
+        config, scored = self.config.to_json(), accuracy is not None
+        about = {"progress": asdict(progress), "random": random, "config": config, "run": this_run(), "scored": scored}
         path = self.config.out / f"checkpoint-{progress.step:08d}{'' if self.sharded else '.pt'}"
         state = (
             {name: part.state_dict() for name, part in self.parts.items()}

@@ -17,7 +17,7 @@ from trainer.errors import InputError, TrainingError
 from trainer.files import whole
 from trainer.loop import OwnTime
 from trainer.progress_file import ProgressFile
-from trainer.report import check_report, draw, read_baseline, summary
+from trainer.report import check_report, draw, read_baseline, records_until, summary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +80,7 @@ class RunLog:
             return None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.records = _records_until(path, resumed.progress["step"]) if resumed else []
+            self.records = records_until(path, resumed) if resumed else []
             with whole(path) as part:
                 part.write_text("".join(json.dumps(record) + "\n" for record in self.records), encoding="utf-8")
         except OSError as error:
@@ -110,7 +110,7 @@ class RunLog:
             self.say(f"resumed from {resumed.path}: {_count(progress.epoch, 'epoch')}{into} done")
         elif config.out is not None and config.resume == "auto":
             self.say(f"no checkpoint in {config.out}: from the start")
-        if progress.epoch < config.epochs:
+        if progress.epoch < config.epochs or (resumed and not resumed.scored):
             self.say(HEADER)
         hosts = world.all(socket.gethostname())
         origin = {"resumed_from": resumed.path if resumed else None, "step": progress.step, "torch": torch.__version__}
@@ -177,6 +177,10 @@ class RunLog:
             f"{epoch:5d}  {progress.samples:11,d}  {numbers['batch_size']:7d}  {numbers['loss']:11.4f}"
             f"  {numbers['load_us_per_sample']:14.1f}  {numbers['train_us_per_sample']:15.1f}"
         )
+
+    def empty_row(self, progress: Progress) -> str:
+        """A row without steps, up to the accuracy: they were before the run resumed."""
+        return f"{progress.epoch:5d}  {progress.samples:11,d}{'':55}"
 
     def _no_number(self, losses: list[float], progress: Progress) -> None:
         """Find the first step and rank with a loss that is not finite, and raise."""
@@ -281,16 +285,3 @@ def _count(number: int, noun: str) -> str:
 def _fields(score: Score) -> dict[str, float]:
     about = {"accuracy": score.accuracy, "accuracy5": score.accuracy5, "loss": score.loss}
     return {**about, "correct": score.correct, "total": score.total}
-
-
-def _records_until(path: Path, step: int) -> list[dict[str, Any]]:
-    """The records of `path` up to `step`: a killed run may have written more after its checkpoint, and half a line."""
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
-            record = json.loads(line)
-            if record["step"] <= step:
-                kept.append(record)
-        except (ValueError, KeyError, TypeError):
-            continue
-    return kept

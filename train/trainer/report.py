@@ -13,6 +13,7 @@ from trainer.errors import InputError
 
 if TYPE_CHECKING:
     from trainer.config import Config
+    from trainer.saved import Saved
 
 STRAGGLER = 1.1
 """A rank that works this many times as long as the median rank holds the others up."""
@@ -41,6 +42,19 @@ def read_baseline(config: Config) -> Optional[float]:
         raise InputError(f"--baseline {config.baseline}: {error.strerror}") from error
     except (ValueError, KeyError) as error:
         raise InputError(f"--baseline {config.baseline}: not the metrics of a run of train.py") from error
+
+
+def records_until(path: Path, saved: Saved) -> list[dict[str, Any]]:
+    """The records of `path` up to a checkpoint: a killed run may have written more after it, and half a line."""
+    kept, end = [], (saved.progress["step"], saved.scored)
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            record = json.loads(line)
+            if (record["step"], record["event"] == "test") <= end:
+                kept.append(record)
+        except (ValueError, KeyError, TypeError):
+            continue
+    return kept
 
 
 def summary(records: list[dict[str, Any]], baseline: Optional[float], ceiling: Optional[float] = None) -> list[str]:

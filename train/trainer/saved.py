@@ -44,6 +44,9 @@ class Saved:
     run: str = ""
     """What `this_run` was when it was saved."""
 
+    scored: bool = True
+    """Whether the model was evaluated there."""
+
     sharded: bool = False
 
 
@@ -89,9 +92,9 @@ def read(path: Path) -> Saved:
     about = {"progress", "random", "config"}
     if not isinstance(state, dict) or not about <= state.keys():
         raise InputError(f"--resume {path}: not a checkpoint of train.py")
-    run = state.pop("run", "")
+    run, scored = state.pop("run", ""), state.pop("scored", True)
     tensors = {name: value for name, value in state.items() if name not in about}
-    return Saved(str(path), state["progress"], state["random"], state["config"], tensors, run, sharded)
+    return Saved(str(path), state["progress"], state["random"], state["config"], tensors, run, scored, sharded)
 
 
 def _check_shards(path: Path) -> None:
