@@ -66,7 +66,8 @@ class Trainer:
     def train_step(self, batch: loader.Batch) -> Tensor:
         """Run forward, backward and update; return the mean loss over this rank's samples."""
         self.net.zero_grad()
-        count = max(1, min(self.config.accumulate, (batch.end - batch.start) // self.world.world_size))  # on all ranks
+        fewest = (batch.end - batch.start) // self.world.world_size  # of all ranks, which make the same number of parts
+        count = max(1, min(self.config.accumulate, fewest * self.config.accumulate // self.config.batch_size))
         parts = zip(batch.images.tensor_split(count), batch.labels.tensor_split(count))
         total = torch.zeros((), device=self.world.device)
         for number, part in enumerate(parts, 1):

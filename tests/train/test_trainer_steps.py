@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.train.conftest import Together
+    from tests.train.conftest import Alone, Together
 
 pytestmark = pytest.mark.torch
 
@@ -129,6 +129,19 @@ def test_all_ranks_make_their_batches_into_the_same_number_of_parts(
     assert sizes[0] == [2, 2, 2, 2, 2, 2, 2, 1] * 2
     assert sizes[1] == [1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 1, 1]
     assert [loss for loss, _ in losses] == pytest.approx([mean for _, mean in losses], rel=1e-4)
+
+
+def test_norms_over_batches_have_two_samples_in_every_part(ranks: Together, alone: Alone, tmp_path: Path) -> None:
+    """In the last step, with 6 samples per rank, and in one that resumes on more ranks, with 2 and 1."""
+    model = ["--data", "synthetic", "--model", "resnet18", "--image-shape", "3x32x32", "--report", "none"]
+    parts = ["--samples", "44", "--batch-size", "8", "--accumulate", "4"]
+    few = ["--samples", "23", "--batch-size", "20", "--out", str(tmp_path), "--checkpoint-steps", "1", "--keep", "9"]
+    assert alone("train.py", *model, *few).returncode == 0
+    first = ("--resume", str(tmp_path / "checkpoint-00000001.pt"), "--batch-size", "11")
+
+    for flags in (parts, (*few, *first)):
+        done = ranks(2, "train.py", *model, *flags)
+        assert done.codes == [0, 0], done.stderr
 
 
 @pytest.mark.parametrize(

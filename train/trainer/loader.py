@@ -110,6 +110,8 @@ class Batches:
         for begin, end in self.order.spans(start):
             mine = self.order.take(epoch, begin, end)
             company = mine if len(mine) else self.order.take(epoch, begin - self.world.rank, begin + 1)  # rank 0's
+            if len(company) == 1 < self.config.batch_size:
+                company = company.repeat(2)  # the same mean; BatchNorm takes no single values
             yield _Job(begin, end, company, len(mine))
 
     def _testing(self) -> Iterator[_Job]:
