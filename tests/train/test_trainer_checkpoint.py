@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import TYPE_CHECKING
 
@@ -116,6 +117,20 @@ def test_a_run_that_goes_back_keeps_what_it_saves_and_the_best(
     ]  # fmt: skip
     assert "now left-checkpoint-00000025.pt" in capsys.readouterr().err
     assert checkpoints(world, out).restore().step == 14
+
+
+def test_a_run_that_goes_back_forgets_a_best_of_later_steps(world: World, out: Path) -> None:
+    """Its own step of that number is another checkpoint."""
+    (out / "best.json").write_text('{"checkpoint": "checkpoint-00000025.pt", "accuracy": 0.9}')
+    run = checkpoints(world, out, "--resume", str(out / "checkpoint-00000012.pt"), "--keep", "1")
+    run.restore()
+
+    for step, accuracy in ((24, 0.5), (25, 0.4)):
+        run.save(progress(epoch=1, epoch_samples=1, step=step, samples=1500), accuracy)
+        run.finish()
+
+    assert json.loads((out / "best.json").read_text()) == {"checkpoint": "checkpoint-00000024.pt", "accuracy": 0.5}
+    assert (out / "checkpoint-00000024.pt").exists()
 
 
 @pytest.mark.parametrize("name", ["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT", "DISTLAUNCH_ATTEMPT"])

@@ -41,9 +41,17 @@ def find(config: Config, model: nn.Module) -> Optional[Saved]:
     if saved:
         _check(saved, config)
         _check_shapes(saved, model)
-    for path in later if named is not None and saved is named else ():
-        sys.stderr.write(f"{path} is of a later step than --resume {config.resume}: now {set_aside(path).name}\n")
+    if named is not None and saved is named and config.out is not None:
+        _leave(later, config.out, named, config.resume)
     return saved
+
+
+def _leave(later: list[Path], out: Path, named: Saved, resume: str) -> None:
+    """Go back to a checkpoint: set those of later steps aside, and forget the best if it is among them."""
+    for path in later:
+        sys.stderr.write(f"{path} is of a later step than --resume {resume}: now {set_aside(path).name}\n")
+    if step_of(Path(best(out).get("checkpoint", ""))) > int(named.progress["step"]):
+        remove(out / "best.json")
 
 
 def _counts(names: tuple[str, ...]) -> bool:
