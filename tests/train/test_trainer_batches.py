@@ -228,6 +228,19 @@ def test_threads_are_as_many_as_asked_for_or_this_ranks_share_of_the_cores(
         one.close()
 
 
+def test_a_rank_that_is_bound_to_cores_of_its_own_uses_all_of_them(
+    photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with --numa-binding; of those that it shares with others, it uses its part."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    for bound, threads in ((3, 3), (6, 3), (12, 3), (2, 2)):
+        cores = {0: set(range(bound)), os.getppid(): set(range(12))}
+        monkeypatch.setattr(os, "sched_getaffinity", cores.__getitem__)
+        ours = batches("--data", spelt_out(photographs))
+        assert ours.threads == threads
+        ours.close()
+
+
 def test_a_row_of_the_table_keeps_no_images_of_its_batches(photographs: Path) -> None:
     """Also of thousands of steps on a GPU."""
     import torch

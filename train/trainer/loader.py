@@ -192,11 +192,15 @@ class Batches:
 
 
 def thread_count(config: Config, world: World, source: Source) -> int:
-    """Threads that load: `--workers`, or this rank's share of the cores to decode images, else up to 4 (GPU) or 0."""
+    """Threads that load: `--workers`, or this rank's share of the cores to decode images, else up to 4 (GPU) or 0.
+
+    The parent has the cores of all ranks, also if each rank is bound to its own.
+    """
     if config.workers is not None:
         return config.workers
     local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    share = max(1, len(os.sched_getaffinity(0)) // local_ranks)
+    own, parents = (len(os.sched_getaffinity(process)) for process in (0, os.getppid()))
+    share = max(1, min(own, parents // local_ranks))
     if source.decodes:
         return share
     return min(4, share) if world.device.type == "cuda" else 0
