@@ -54,12 +54,42 @@ def shot(play: Play) -> None:
     play.start("--nproc-per-node=1", WORKER, "error=it broke", "kill=9", env=env)
 
 
-@pytest.mark.parametrize(("scene", "code"), [(fails, 3), (shot, -9)])
+def cleaned_up(play: Play) -> None:
+    env = {"TORCHELASTIC_ERROR_FILE": str(play.directory / "reported.json")}
+    play.start("--nproc-per-node=1", WORKER, "error=it broke", "raise=Connection reset by peer", env=env)
+
+
+@pytest.mark.parametrize(("scene", "code"), [(fails, 3), (shot, -9), (cleaned_up, 1)])
 def test_the_first_error_file_becomes_the_launchers(played: Played, scene: Callable[[Play], None], code: int) -> None:
     found = played(scene).same(reported)
 
     assert found["message"]["message"] == "it broke"
     assert found["message"]["errorCode"] == code
+
+
+OWN_HANDLER = """
+import json, os
+extra = {"py_callstack": "its trace", "timestamp": "1700000000", "errorTraits": {"category": "mine"}}
+with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+    json.dump({"message": {"message": "ValueError: no good", "extraInfo": extra}}, file)
+raise ValueError("no good")
+"""
+
+
+def handled(play: Play) -> None:
+    (play.directory / "handles.py").write_text(OWN_HANDLER)
+    play.start("handles.py", env={"TORCHELASTIC_ERROR_FILE": str(play.directory / "reported.json")})
+
+
+def test_what_a_handler_has_recorded_of_the_exception_stays(played: Played) -> None:
+    """Only a time with parts of a second is added."""
+    both = played(handled)
+
+    theirs, ours = reported(both.theirs), reported(both.ours)
+    assert theirs
+    assert ours
+    assert ours.pop("raised_at") > 1700000000
+    assert ours == theirs
 
 
 def test_the_error_file_stays_in_the_directory_for_logs(played: Played) -> None:

@@ -242,17 +242,25 @@ def _own_frames(tb: Optional[TracebackType]) -> Optional[TracebackType]:
 
 
 def record_failure(path: Optional[str], error: BaseException) -> None:
-    """Write torchelastic's error file as @record would, with a time that is more precise than whole seconds."""
+    """Write torchelastic's error file as @record would, with a time that is more precise than whole seconds.
+
+    What the script has written there stays: if it is of another exception, this one is a consequence.
+    """
     if not path:
         return
     import traceback  # torch has imported it
 
-    now = time.time()
+    now, said = time.time(), text_of(error)
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    extra: Dict[str, Any] = {"py_callstack": text, "timestamp": str(int(now))}
-    message = {"message": text_of(error), "extraInfo": extra}
-    with contextlib.suppress(OSError), open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
-        json.dump({"message": message, "raised_at": now}, file)
+    about = {"message": {"message": said, "extraInfo": {"py_callstack": text, "timestamp": str(int(now))}}}
+    with contextlib.suppress(Exception):
+        if os.path.isfile(path) and os.path.getsize(path):
+            with open(path, encoding="utf-8") as file:
+                about = json.load(file)
+            if about["message"]["message"] != said:
+                return
+        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+            json.dump({**about, "raised_at": now}, file)
 
 
 def text_of(error: BaseException) -> str:
