@@ -129,7 +129,7 @@ def of(args: argparse.Namespace, env: Mapping[str, str], *, python: str, say: Ca
         env={"TORCHELASTIC_SIGNALS_TO_HANDLE": args.signals_to_handle},
         directory="",
         rendezvous={"addr": host, "port": port, "any_order": True, "everywhere": True} if several else {},
-        master_addr=host if backend == "static" and several else own,
+        master_addr=host if backend == "static" else own,
         master_port=(port or None) if backend == "static" and not several else None,
         min_nodes=fewest,
         max_nodes=most,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import pytest
 
 from testbed import wait_until
 from tests.torchrun import behaviour
-from tests.torchrun.behaviour import WORKER, free_port, listened_on, signals
+from tests.torchrun.behaviour import WORKER, free_port, listened_on, of, signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,6 +81,23 @@ def test_each_launcher_shows_its_own_node(played: Played) -> None:
 def test_workers_of_both_nodes_have_one_address(played: Played) -> None:
     for play in played(static):
         assert len({(noted["env"]["MASTER_ADDR"], noted["env"]["MASTER_PORT"]) for noted in play.workers}) == 1
+
+
+def one_static(play: Play) -> None:
+    """A process on another host, which knows the address from the script, would connect to it."""
+    port = free_port()
+    play.start("--nnodes=1", "--master_addr=127.0.0.5", f"--master_port={port}", WORKER, "hold=x")
+    play.until(1)
+    socket.create_connection(("127.0.0.5", port)).close()
+    assert of(play, "MASTER_PORT") == [[str(port)]]
+    (play.seen / "x").touch()
+
+
+def test_one_static_node_serves_its_workers_at_the_address_it_was_given(played: Played) -> None:
+    both = played(one_static)
+
+    assert both.same(lambda play: play.codes) == [0]
+    assert both.same(lambda play: of(play, "MASTER_ADDR")) == [["127.0.0.5"]]
 
 
 def c10d(play: Play, *options: str, steps: tuple[str, ...], nodes: int = 2) -> None:
