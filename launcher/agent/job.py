@@ -18,7 +18,7 @@ LOOPBACK = "127.0.0.1"
 _BESIDE = ("key", "function", "notify")
 _IF_SET = (  # noqa: SIM905 - as few lines as names allow
     "output_dir project hold_s hold_node debug terminal array may_move plain_stream claim contract ps roles tracking "
-    "tracked_as samples_s hang_after_s on_hang env_ship warm_s cold"
+    "tracked_as samples_s hang_after_s on_hang env_ship warm_s cold serves_store"
 ).split()
 """Fields that few runs set; left out of the JSON if unset."""
 
@@ -82,10 +82,8 @@ class Job(NamedTuple):
     """A node that is silent for this long is considered lost even if its host answers."""
 
     heartbeat_s: float = 10.0
-    """Interval of the heartbeats in an agent's stream."""
-
     samples_s: float = 10.0
-    """Interval of the samples in it; 0: none."""
+    """Intervals of the heartbeats and of the samples in an agent's stream; 0: no samples."""
 
     plain_stream: bool = False
     """Whether people read the stream, too, as the log of a pod (`stream/plain.py`)."""
@@ -137,6 +135,9 @@ class Job(NamedTuple):
     """What follows from a hang: `warn`, `end` or `restart`."""
 
     master_port: Optional[int] = None
+    serves_store: bool = True
+    """Port of the workers' store; None: a free one. Whether node 0 serves it, if its Python has torch; else rank 0."""
+
     sigterm_means: str = Failure.CANCELLED
     """The result after a SIGTERM to the agent: `cancelled`, or `preempted` if the scheduler sends it."""
 
@@ -224,8 +225,7 @@ class Job(NamedTuple):
             data = json.load(file)
         unknown = sorted(set(data) - (set(cls._fields) - set(_BESIDE)))
         if unknown:
-            names = ", ".join(unknown)
-            raise ValueError(f"{path}: unknown fields {names}: launcher and agent differ in version")
+            raise ValueError(f"{path}: unknown fields {', '.join(unknown)}: launcher and agent differ in version")
         job = cls(**data)
         job = job._replace(**beside(os.path.dirname(path), alone=job.max_nodes == 1, calls=job.kind == "function"))
         return job.moved_to(os.path.dirname(os.path.abspath(path))) if job.may_move else job

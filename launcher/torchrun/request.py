@@ -114,9 +114,7 @@ def _meeting(args: argparse.Namespace, say: Callable[[str], None]) -> _Meeting:
 def of(args: argparse.Namespace, env: Mapping[str, str], *, python: str, say: Callable[[str], None]) -> Request:
     """The request. `python` runs the workers unless the options say otherwise. Raises `TorchrunUsageError`."""
     backend, run, host, port, fewest, most = _meeting(args, say)
-    conf = rendezvous.settings(args.rdzv_conf)
-    if more := sorted(set(conf) - {*_KNOWN_SETTINGS, *_NOT_NEEDED}):
-        say(f"--rdzv-conf {', '.join(more)}: unknown, and ignored")
+    conf = _settings(args.rdzv_conf, say)
     kind, command = _command(args, env, python)
     several, count, wanted = most > 1, workers.count(args.nproc_per_node, env, python), _wanted(args, env)
     replaceable = backend == "c10d" and several and args.max_restarts > 0
@@ -131,6 +129,7 @@ def of(args: argparse.Namespace, env: Mapping[str, str], *, python: str, say: Ca
         rendezvous={"addr": host, "port": port, "any_order": True, "everywhere": True} if several else {},
         master_addr=host if backend == "static" else own,
         master_port=(port or None) if backend == "static" and not several else None,
+        serves_store=backend == "static" or env.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1",
         min_nodes=fewest,
         max_nodes=most,
         replaceable=replaceable,
@@ -153,6 +152,13 @@ def of(args: argparse.Namespace, env: Mapping[str, str], *, python: str, say: Ca
         key=rendezvous.key(env, run, port) if several else os.urandom(32).hex(),
     )
     return Request(job, wanted, backend, host, port, args.node_rank, _flag(conf, "is_host"))
+
+
+def _settings(text: str, say: Callable[[str], None]) -> dict[str, str]:
+    conf = rendezvous.settings(text)
+    if more := sorted(set(conf) - {*_KNOWN_SETTINGS, *_NOT_NEEDED}):
+        say(f"--rdzv-conf {', '.join(more)}: unknown, and ignored")
+    return conf
 
 
 def _nodes(text: str) -> tuple[int, int]:

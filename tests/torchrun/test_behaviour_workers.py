@@ -11,7 +11,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests.torchrun.behaviour import WORKER, of, shown
+from tests.torchrun.behaviour import WORKER, free_port, of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,6 +99,45 @@ def test_a_module_runs_in_standalone_mode_with_virtual_local_ranks(played: Playe
         both.same(lambda play: [(noted["package"], noted["argv"][1:]) for noted in play.workers])
         == [("pkg", ["-m", "say"])] * 2
     )
+
+
+SERVES = """
+import os, socket
+try:
+    with socket.create_server(("", int(os.environ["MASTER_PORT"]))):
+        print("free", os.environ["TORCHELASTIC_USE_AGENT_STORE"])
+except OSError:
+    print("taken", os.environ["TORCHELASTIC_USE_AGENT_STORE"])
+"""
+
+
+def served(play: Play, *options: str) -> None:
+    (play.directory / "serves.py").write_text(SERVES)
+    play.start(*options, "serves.py", env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
+
+
+def alone(play: Play) -> None:
+    served(play)
+
+
+def standalone(play: Play) -> None:
+    served(play, "--standalone", "--nproc-per-node=1")
+
+
+def of_c10d(play: Play) -> None:
+    served(play, "--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port()}", "--rdzv-id=one")
+
+
+def static(play: Play) -> None:
+    served(play, f"--master-port={free_port()}")
+
+
+@pytest.mark.parametrize(
+    ("scene", "said"),
+    [(alone, "free False"), (standalone, "free False"), (of_c10d, "free False"), (static, "taken True")],
+)
+def test_rank_0_may_serve_its_port_itself(played: Played, scene: Callable[[Play], None], said: str) -> None:
+    assert played(scene).same(lambda play: play.ended[0].stdout) == f"{said}\n"
 
 
 def variables(play: Play) -> None:

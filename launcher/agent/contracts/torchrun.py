@@ -25,7 +25,8 @@ def of_torch(member: Member) -> List[Variable]:
     group, ranks, job = member.group, member.ranks, member.job
     ours, agent = "from the order of the nodes, and the number of workers on each", "as torchrun sets it"
     # As in torchrun, but every round has its own store: in one that outlives a restart, workers find stale peers.
-    served = "node 0 serves the workers' store" if member.served else "node 0's Python has no torch: rank 0 serves it"
+    other = "node 0's Python has no torch: rank 0 serves it" if job.serves_store else "rank 0 serves the workers' store"
+    served = "node 0 serves the workers' store" if member.served else other
     errors, signals = "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCHELASTIC_SIGNALS_TO_HANDLE"
     return [
         Variable("LOCAL_RANK", str(ranks.local_rank), ours),

@@ -27,14 +27,15 @@ class MasterPort:
     def open(self, number: int, *, torch: bool = True) -> Dict[str, Any]:
         """Choose a port on this node for the workers' store; if the agent serves the store, the port listens now.
 
-        Without torch in this Python, rank 0 serves it, as its command may run another Python. It finds the port free.
+        Without torch in this Python, or if the job leaves it to rank 0, that serves it, and finds the port free: its
+        command may run another Python.
         `number`: the number of the round. `torch`: whether the workers meet as torch's do.
         """
         asked, only = (self._job.master_port or 0) if number <= 0 else 0, LOOPBACK if self._job.on_loopback else ""
         if self._lent is not None:
             self._lent.close()
             self._lent = None
-        found = importlib.util.find_spec("torch") if torch else None
+        found = importlib.util.find_spec("torch") if torch and self._job.serves_store else None
         serves = found is not None and found.origin is not None  # None: a mere directory of that name
         sock = ports.listening(asked, only) if serves else ports.lent(asked)
         port = ports.port_of(sock)
