@@ -18,7 +18,7 @@ LOOPBACK = "127.0.0.1"
 _BESIDE = ("key", "function", "notify")
 _IF_SET = (  # noqa: SIM905 - as few lines as names allow
     "output_dir project hold_s hold_node debug terminal array may_move plain_stream claim contract ps roles tracking "
-    "tracked_as samples_s hang_after_s on_hang env_ship warm_s cold serves_store"
+    "tracked_as samples_s hang_after_s on_hang env_ship warm_s cold serves_store failed_grace_s"
 ).split()
 """Fields that few runs set; left out of the JSON if unset."""
 
@@ -55,7 +55,8 @@ class Job(NamedTuple):
     """Address of node 0 that all nodes reach; None: each node uses the first of node 0's addresses that it reaches."""
 
     attempt: int = 0
-    """How many times the scheduler has requeued the run."""
+    why_again: Optional[str] = None
+    """How many times the scheduler has requeued the run; why the previous attempt ended, as `result` in the stream."""
 
     min_nodes: int = 1
     max_nodes: int = 1
@@ -71,6 +72,9 @@ class Job(NamedTuple):
     max_restarts: int = 0
     time_limit_s: Optional[float] = None
     grace_s: float = 30.0
+    failed_grace_s: Optional[float] = None
+    """Time between SIGTERM and SIGKILL; after a failure, and before another round, if that is not the same."""
+
     rdzv_timeout_s: float = 600.0
     last_call_s: float = 30.0
     """How long the first round of an elastic run waits for more nodes once there are enough; torch's default."""
@@ -95,10 +99,8 @@ class Job(NamedTuple):
     """The name of the directory that runs from one directory share, if they do."""
 
     hold_s: float = 0.0
-    """How long an agent waits at its end for a launcher that fetches files, before they are lost."""
-
     hold_node: Optional[int] = 0
-    """The node whose agent does; None: all."""
+    """How long the agent of that node (None: of each) waits at its end for a launcher that fetches files."""
 
     role: str = "default"
     numa_binding: Optional[str] = None
@@ -129,10 +131,8 @@ class Job(NamedTuple):
     """How long an exiting agent waits for a blocked stream: a stalled disk, or a pipe without a reader."""
 
     hang_after_s: Optional[float] = 300.0
-    """How long all ranks may be silent before their stacks are compared; None: they never are."""
-
     on_hang: str = "warn"
-    """What follows from a hang: `warn`, `end` or `restart`."""
+    """How long all ranks may be silent before stacks are compared (None: for ever); then `warn`, `end` or `restart`."""
 
     master_port: Optional[int] = None
     serves_store: bool = True
@@ -151,10 +151,8 @@ class Job(NamedTuple):
     """Whether several nodes of the run are simulated on one host."""
 
     end_signal: Optional[str] = None
-    """Otherwise unused signal by which the scheduler announces the end of the time limit."""
-
     lead_s: float = 30.0
-    """Signal lead time: how long before that end the signal is sent."""
+    """Otherwise unused signal by which the scheduler announces the end of the time limit, and how long before it."""
 
     replaces_lost: bool = False
     """Whether the scheduler replaces a lost node and restarts the nodes that exited because of it."""
@@ -164,9 +162,6 @@ class Job(NamedTuple):
 
     session: Optional[str] = None
     """Distinguishes this start of the run from others in the same directory; the same on all nodes."""
-
-    why_again: Optional[str] = None
-    """Why the previous attempt ended, as `result` in the agent stream."""
 
     node_env: Optional[List[Dict[str, str]]] = None
     """Additional variables of each node, by node rank."""
@@ -270,6 +265,11 @@ class Job(NamedTuple):
     def unreachable_s(self) -> float:
         """How long nodes wait for another's host; shorter than `peer_timeout_s`: a starved node is not a lost host."""
         return min(self.host_timeout_s, 0.75 * self.peer_timeout_s)
+
+    @property
+    def round_grace_s(self) -> float:
+        """How long workers have to end after a failure, and before another round."""
+        return self.grace_s if self.failed_grace_s is None else self.failed_grace_s
 
     @property
     def elastic(self) -> bool:

@@ -111,7 +111,12 @@ OPTIONS = (
         "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         "signals that shut the run down gracefully; others are passed on",
     ),
-    TorchrunOption("shutdown-timeout", None, "seconds between SIGTERM and SIGKILL; 30", int),
+    TorchrunOption(
+        "shutdown-timeout",
+        None,
+        "seconds between SIGTERM and SIGKILL once a signal ends the run; 30, and always 30 after a failure",
+        int,
+    ),
     TorchrunOption(
         "virtual-local-rank", False, "LOCAL_RANK is 0 for all workers, and each sees only its own GPU", bool
     ),

@@ -137,6 +137,7 @@ def of(args: argparse.Namespace, env: Mapping[str, str], *, python: str, say: Ca
         max_restarts=_count("--max-restarts", args.max_restarts),
         samples_s=0.0,
         grace_s=float(_grace(args.shutdown_timeout, env)),
+        failed_grace_s=float(_SHUTDOWN_S),
         rdzv_timeout_s=_seconds(conf, "timeout" if backend == "static" else "join_timeout", _JOIN_S[backend]),
         last_call_s=_seconds(conf, "last_call_timeout", 30.0),
         hang_after_s=None,

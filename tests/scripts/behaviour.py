@@ -82,6 +82,12 @@ def error(text):
         json.dump({"message": message}, file)
 
 
+def await_file(text):
+    """Wait for a file of that name, whatever signals come."""
+    while not os.path.exists(os.path.join(SEEN, text)):
+        time.sleep(0.05)
+
+
 def fail(text):
     """Fail only the first time, in whichever round that is."""
     path = os.path.join(SEEN, "failed")
@@ -98,6 +104,7 @@ STEPS = {
     "see": see,
     "read": read,
     "error": error,
+    "await": await_file,
     "fail": fail,
     "exit": lambda text: sys.exit(int(text)),
     "kill": lambda text: os.kill(os.getpid(), int(text)),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.command import ROOT
-from tests.torchrun.behaviour import WORKER, free_port, rounds, signals
+from tests.torchrun.behaviour import WORKER, free_port, rounds, shown, signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +47,22 @@ def test_the_failure_is_reported_with_rank_code_and_message(played: Played) -> N
         assert "it broke" in said
         assert "3" in said
         assert "rank" in said
+
+
+def saves(play: Play) -> None:
+    """Rank 0 is busy after SIGTERM, until the file is there."""
+    steps = ["0:hold", "0:await=x", "0:say", "1:meet=0", "1:exit=3"]
+    play.start("--nproc-per-node=2", "--shutdown-timeout=0", WORKER, *steps)
+    play.until(1, what="signals")
+    (play.seen / "x").touch()
+
+
+def test_the_shutdown_timeout_does_not_shorten_what_follows_a_failure(played: Played) -> None:
+    both = played(saves)
+
+    assert both.same(lambda play: play.codes) == [1]
+    assert both.same(signals) == [["SIGTERM"], []]
+    assert both.same(shown) == (["out of 0"], ["err of 0"])
 
 
 def shot(play: Play) -> None:

@@ -216,7 +216,7 @@ class Places:
         """How long to wait for more nodes, or for others: those of the round before are to stay in."""
         if self._round < 0:
             return 0.0 if is_full else self._job.last_call_s
-        return 0.0 if all(name in self._asks for name in self._members) else self._job.grace_s + _LATE_S
+        return 0.0 if all(name in self._asks for name in self._members) else self._job.round_grace_s + _LATE_S
 
     def _begin(self, chosen: Sequence[Ask]) -> None:
         self._round, self._gathers, self._enough_at = self._round + 1, False, None

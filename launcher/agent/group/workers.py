@@ -279,15 +279,15 @@ class Workers:
             return
         if self.running:
             self._server.send({"signal": int(number)})
-        began, told = time.monotonic(), False
-        while self.running and time.monotonic() < began + self._job.grace_s and not self._nodes.stopping.is_set():
+        began, told, limit_s = time.monotonic(), False, self._job.round_grace_s
+        while self.running and time.monotonic() < began + limit_s and not self._nodes.stopping.is_set():
             self.take_all(MONITOR_S)
             if self.running and not told and time.monotonic() > began + _ENDS_SOON_S:
                 told, left = True, len(self.running)
                 what = f"{left} worker{'s' * (left > 1)} to end"
-                self._agent.event("waiting", what=what, limit_s=self._job.grace_s, workers=left)
+                self._agent.event("waiting", what=what, limit_s=limit_s, workers=left)
         if self.running and not self._nodes.stopping.is_set():
-            ignored = f"workers ignored {signal.Signals(number).name} for {self._job.grace_s:.0f} s and were killed"
+            ignored = f"workers ignored {signal.Signals(number).name} for {limit_s:.0f} s and were killed"
             self._agent.event("warning", message=ignored)
             self._server.send({"signal": int(signal.SIGKILL)})
         while self.running and not self._nodes.stopping.is_set():
