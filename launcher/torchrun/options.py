@@ -68,7 +68,8 @@ OPTIONS = (
     TorchrunOption(
         "rdzv-conf",
         "",
-        "join_timeout, timeout, last_call_timeout and is_host apply; unknown ones are reported and ignored",
+        "join_timeout, timeout, last_call_timeout, keep_alive_interval, keep_alive_max_attempt and is_host apply; "
+        "others of torchrun's are not needed, and unknown ones are reported and ignored",
     ),
     TorchrunOption("standalone", False, "one node, on a free port", bool),
     TorchrunOption("max-restarts", 0, "maximum restarts of all workers after a worker fails", int),

@@ -22,15 +22,17 @@ if TYPE_CHECKING:
 
 _BACKENDS = ("static", "c10d")
 _HANDLERS = ("null", "console")
-_KNOWN_SETTINGS = ("join_timeout", "timeout", "last_call_timeout", "is_host", "store_type", "rank")
-_NOT_NEEDED = (
-    "read_timeout",
-    "close_timeout",
-    "heartbeat",
+_KNOWN_SETTINGS = (
+    "join_timeout",
+    "timeout",
+    "last_call_timeout",
     "keep_alive_interval",
     "keep_alive_max_attempt",
-    "cas_backoff_max_seconds",
+    "is_host",
+    "store_type",
+    "rank",
 )
+_NOT_NEEDED = ("read_timeout", "close_timeout", "heartbeat", "cas_backoff_max_seconds")
 _JOIN_S = {"static": 900.0, "c10d": 600.0}
 _SHUTDOWN_S = 30
 _SAME_SIGNAL_S = 1.0
@@ -138,8 +140,8 @@ def of(args: argparse.Namespace, env: Mapping[str, str], *, python: str, say: Ca
         samples_s=0.0,
         grace_s=float(_grace(args.shutdown_timeout, env)),
         failed_grace_s=float(_SHUTDOWN_S),
-        rdzv_timeout_s=_seconds(conf, "timeout" if backend == "static" else "join_timeout", _JOIN_S[backend]),
-        last_call_s=_seconds(conf, "last_call_timeout", 30.0),
+        rdzv_timeout_s=_number(conf, "timeout" if backend == "static" else "join_timeout", _JOIN_S[backend]),
+        last_call_s=_number(conf, "last_call_timeout", 30.0),
         hang_after_s=None,
         role=args.role,
         numa_binding=args.numa_binding or None,
@@ -152,7 +154,7 @@ def of(args: argparse.Namespace, env: Mapping[str, str], *, python: str, say: Ca
         sigterm_means=Failure.PREEMPTED if fewest != most or replaceable else Failure.CANCELLED,
         key=rendezvous.key(env, run, port) if several else os.urandom(32).hex(),
     )
-    return Request(job, wanted, backend, host, port, args.node_rank, _flag(conf, "is_host"))
+    return Request(_patient(job, conf), wanted, backend, host, port, args.node_rank, _flag(conf, "is_host"))
 
 
 def _settings(text: str, say: Callable[[str], None]) -> dict[str, str]:
@@ -160,6 +162,13 @@ def _settings(text: str, say: Callable[[str], None]) -> dict[str, str]:
     if more := sorted(set(conf) - {*_KNOWN_SETTINGS, *_NOT_NEEDED}):
         say(f"--rdzv-conf {', '.join(more)}: unknown, and ignored")
     return conf
+
+
+def _patient(job: Job, conf: Mapping[str, str]) -> Job:
+    """The job, with nodes that may be silent as long as torchrun's keep-alives allow, if that is longer."""
+    limit_s = _number(conf, "keep_alive_interval", 5.0) * _number(conf, "keep_alive_max_attempt", 3.0)
+    host_s, peer_s = max(job.host_timeout_s, limit_s), max(job.peer_timeout_s, limit_s * 4 / 3)
+    return job._replace(host_timeout_s=host_s, peer_timeout_s=peer_s)
 
 
 def _nodes(text: str) -> tuple[int, int]:
@@ -259,11 +268,11 @@ def _count(option: str, number: int) -> int:
     return number
 
 
-def _seconds(conf: Mapping[str, str], name: str, otherwise: float) -> float:
+def _number(conf: Mapping[str, str], name: str, otherwise: float) -> float:
     try:
         return float(conf.get(name, otherwise))
     except ValueError:
-        raise TorchrunUsageError(f"--rdzv-conf {name}={conf[name]}: write a number of seconds") from None
+        raise TorchrunUsageError(f"--rdzv-conf {name}={conf[name]}: write a number") from None
 
 
 def _flag(conf: Mapping[str, str], name: str) -> bool | None:

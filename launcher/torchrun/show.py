@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 1 << 18
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+_PEER_TIMEOUT = ("--peer-timeout", "--rdzv-conf keep_alive_interval")
+"""The option that names the limit of silence, as backends have it and as torchrun has."""
+
 _ANOTHER_RUN = " (a run of its own needs an --rdzv-id of its own)"
 
 
@@ -70,7 +73,7 @@ class Show:
                 cause["traceback"] = file.read()[-_READ_BYTES:]
         else:
             self._leave_error(cause)
-        lines = summary.cause_lines(cause)
+        lines = [line.replace(*_PEER_TIMEOUT) for line in summary.cause_lines(cause)]
         if self._signal and cause.get("class") in failures.ENDS:  # its sender and reason are unknown
             lines = [f"ended by {self._signal}"]
         output.report(f"distlaunch: {output.paint(lines[0], 'red')}", *(f"  {line}" for line in lines[1:]))
@@ -81,7 +84,7 @@ class Show:
             self._round = about["round"]
             self._logs.begin(self._round, about["restarts"], about["ranks"])
         elif name == "warning":
-            message = str(about.get("message"))
+            message = str(about.get("message")).replace(*_PEER_TIMEOUT)
             self._note(f"warning: {message}{_ANOTHER_RUN if message == NOT_NEEDED else ''}")
         elif name == "lines_lost":
             self._note(f"warning: {about.get('lines')} lines were lost: {about.get('reason')}")
