@@ -43,6 +43,8 @@ def is_here(host: str) -> bool:
 def c10d(asked: Request, say: Callable[[str], None]) -> Place:
     """Node 0 listens at the endpoint; the other nodes get their ranks in the order in which they connect to it.
 
+    torchrun sorts them by address, for which all of them must be there first.
+
     A node on the endpoint's host becomes node 0 once the port is free: what listens there may be left from another run.
     A run of fixed nodes that has all of them is another one, too.
     """

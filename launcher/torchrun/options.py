@@ -60,7 +60,7 @@ OPTIONS = (
     TorchrunOption(
         "rdzv-backend",
         "static",
-        "static: each node has the rank it is given; c10d: ranks in the order of arrival; "
+        "static: each node has the rank it is given; c10d: ranks in the order of arrival, not of addresses; "
         "others: torchrun itself is started",
     ),
     TorchrunOption("rdzv-endpoint", "", "HOST[:PORT] where the nodes meet, in distlaunch's own store"),

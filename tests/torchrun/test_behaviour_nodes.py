@@ -106,6 +106,23 @@ def c10d(play: Play, *options: str, steps: tuple[str, ...], nodes: int = 2) -> N
         play.start(f"--nnodes={nodes}", "--rdzv_backend=c10d", endpoint, "--rdzv_id=night", *options, WORKER, *steps)
 
 
+def by_address(play: Play) -> None:
+    """The node that comes first has the last address."""
+    port = free_port()
+    for host in (9, 8):
+        options = ["--nnodes=2", "--rdzv_backend=c10d", f"--rdzv_endpoint=localhost:{port}", "--rdzv_id=night"]
+        play.start(*options, f"--local-addr=127.0.0.{host}", WORKER, f"node {host}")
+        wait_until("the first node to listen", lambda: listened_on(port), limit_s=behaviour.LIMIT_S)
+
+
+def test_ranks_of_c10d_are_in_the_order_of_arrival_and_not_of_addresses(played: Played) -> None:
+    both = played(by_address)
+
+    assert both.same(lambda play: play.codes) == [0, 0]
+    names = [[noted["argv"][1] for noted in play.workers] for play in both]
+    assert names == [["node 8", "node 9"], ["node 9", "node 8"]]
+
+
 def restarted(play: Play) -> None:
     steps = ("3:hold=x", "0.0:meet=3", "0.0:see=1", "0.0:see=2", "0:fail=3")
     c10d(play, "--nproc_per_node=2", "--max_restarts=1", steps=steps)
