@@ -19,12 +19,14 @@ from launcher.system.dataclass import asdict
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Any
 
     from launcher.backends._base import AnyBackend
     from launcher.backends._plan import Plan
     from launcher.runs.handle import Handle
     from launcher.service.interrupts import Interrupts, Unattended
     from launcher.service.request import Request
+    from launcher.settings.config import Setting
     from launcher.spec import JobSpec
 
 _LOCK_S = 30.0
@@ -77,7 +79,7 @@ def record_of(request: Request, plan: Plan, path: Path) -> records.Run:
         command=request.job.command,
         cwd=request.job.cwd,
         given=request.given,
-        settings={key: {"value": item.value, "source": item.source} for key, item in request.settings.items()},
+        settings={key: recorded(item) for key, item in request.settings.items()},
         nodes=str(len(plan.nodes) if request.job.all_nodes else request.job.nodes),
         workers=str(request.job.workers_per_node),
         plan={
@@ -91,6 +93,14 @@ def record_of(request: Request, plan: Plan, path: Path) -> records.Run:
             **({"tasks": list(tasks)} if (tasks := plan.tasks) else {}),
         },
     )
+
+
+def recorded(setting: Setting) -> dict[str, Any]:
+    """A setting as a record has it; `given`: what of a list that adds up comes from flags and variables."""
+    known = {"value": setting.value, "source": setting.source}
+    if len(setting.layers) < 2 or setting.source == setting.layers[-1].source:
+        return known
+    return {**known, "given": [part for layer in setting.layers if not layer.file for part in layer.value]}
 
 
 def _may_fail(job: JobSpec) -> list[int]:

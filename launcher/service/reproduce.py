@@ -46,10 +46,12 @@ def _options(run: Run) -> Iterator[str]:
     """The options that were given on the command line or by variables."""
     given = {name: value for name, value in run.given.items() if name not in ("script", "args", "module")}
     for name, each in settings(run).items():
-        if any(part.startswith(_VARIABLES) for part in each["source"].split(" + ")):
-            given[name] = each["value"]  # of an option that adds up also the other parts: a value counts once
-        elif each["source"].startswith("flag"):
-            given.setdefault(name, each["value"])
+        parts = each["source"].split(" + ")
+        value = run.settings[name].get("given", each["value"])
+        if any(part.startswith(_VARIABLES) for part in parts):
+            given[name] = value
+        elif any(part.startswith("flag") for part in parts):
+            given.setdefault(name, value)
     declared = _declared(run)
     for name, value in given.items():
         flag = max(declared.get(name, {}).get("flags") or (f"--{name.replace('_', '-')}",), key=len)

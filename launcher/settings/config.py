@@ -249,10 +249,12 @@ def checked(
 
 
 def _pile(given: list[Setting], default: Any, meta: Mapping[str, Any]) -> Setting:
-    """The last layer's value; for options that add up, the values of all layers in order."""
+    """The last layer's value; for options that add up, the values of all layers in order, each at its last place."""
     if not given:
         return Setting(default, "default")
     if not meta.get("adds_up"):
         return Setting(given[-1].value, given[-1].source, tuple(given))
-    values = tuple(dict.fromkeys(value for setting in given for value in setting.value))
-    return Setting(values, " + ".join(setting.source for setting in given), tuple(given))
+    values = [value for setting in given for value in setting.value]
+    if not meta["repeats"]:
+        values = [*dict.fromkeys(reversed(values))][::-1]
+    return Setting(tuple(values), " + ".join(setting.source for setting in given), tuple(given))

@@ -22,6 +22,7 @@ def option(
     metavar: str | None = None,
     flags: tuple[str, ...] = (),
     adds_up: bool = False,
+    repeats: bool = False,
     executes: bool = False,
     path: Literal["", "whole", "list", "at", "dots"] = "",
     check: Callable[[Any], object] | None = None,
@@ -32,17 +33,17 @@ def option(
     """A dataclass field with what the command line needs to know about it.
 
     `flags` replaces the flag derived from the field's name, for short forms: `("-e", "--env")`. `adds_up`: the list has
-    the values of all layers (files, environment, flags); otherwise the last layer that sets one wins. `executes`: it
-    changes what is executed, or with what; a project file that sets it is reported. `path`: in a settings file it is
-    relative to that file: as a "whole", as a "list" with colons, "at" what follows an `@`, or "dots": only if it begins
-    with `./` or `../`. `check` raises a `SpecError` for a value that is invalid whatever other options are. The message
-    begins with the name. `group`: where the help lists it (`launcher.cli.parameters.GROUPS`). `default_text`: shown
-    instead of the default. `job`: the field of the agents' `Job` that gets the value, as returned by `check` if there
-    is one.
+    the values of all layers (files, environment, flags); otherwise the last layer that sets one wins. `repeats`: such a
+    list keeps a value that is in it twice. `executes`: it changes what is executed, or with what; a project file that
+    sets it is reported. `path`: in a settings file it is relative to that file: as a "whole", as a "list" with colons,
+    "at" what follows an `@`, or "dots": only if it begins with `./` or `../`. `check` raises a `SpecError` for a value
+    that is invalid whatever other options are. The message begins with the name. `group`: where the help lists it
+    (`launcher.cli.parameters.GROUPS`). `default_text`: shown instead of the default. `job`: the field of the agents'
+    `Job` that gets the value, as returned by `check` if there is one.
     """
     meta: dict[str, Any] = {"help": help, "metavar": metavar, "flags": flags}
     meta |= {"group": group, "default_text": default_text}
-    meta |= {"adds_up": adds_up, "executes": executes, "path": path, "check": check, "job": job}
+    meta |= {"adds_up": adds_up, "repeats": repeats, "executes": executes, "path": path, "check": check, "job": job}
     return field(default=default, metadata=meta)
 
 

@@ -69,6 +69,16 @@ def test_variables_of_all_layers_add_up_and_the_last_one_of_a_name_is_last(tmp_p
     assert loaded.resolve(JobOptions, flags={"env": ("A=9",)})["env"].value == ("A=1", "B=1", "B=2", "C=3", "A=9")
 
 
+def test_a_variable_is_the_later_layers_also_if_an_earlier_one_gave_it_the_same_value(distlaunch: Cli) -> None:
+    text = '[defaults]\nenv = ["A=1"]\n[clusters.c]\nbackend = "local"\nenv = ["A=2"]\n'
+    distlaunch.write("distlaunch.toml", text)
+
+    def printed(*flags: str) -> str:
+        return distlaunch("run", "--on", "c", *flags, "--no-python", "sh", "-c", "echo A=$A").stdout.strip()
+
+    assert (printed(), printed("--env", "A=1")) == ("A=2", "A=1")
+
+
 def test_a_comma_in_a_variable_survives_as_json(tmp_path: Path) -> None:
     loaded = load(tmp_path, {"DISTLAUNCH_ENV": '["NCCL_IB_HCA=mlx5_0,mlx5_1"]'})
 

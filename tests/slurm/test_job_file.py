@@ -204,6 +204,15 @@ def test_a_setup_line_that_fails_ends_the_job_file(distlaunch: Cli, case: str, t
     assert ("distlaunch: setup failed with code" in ran.stderr) is (code != 0), ran
 
 
+def test_setup_lines_are_those_that_were_written_however_often(distlaunch: Cli) -> None:
+    of_file, of_flags = ["set +u", ". a.sh", "set -u"], ["set +u", ". b.sh", "set -u"]
+    distlaunch.write("distlaunch.toml", f'[clusters.c]\nbackend = "slurm"\nsetup = {of_file}\n')
+
+    lines = job_file(distlaunch, "--cluster", "c", *(word for line in of_flags for word in ("--setup", line)))
+
+    assert [line for line in lines if line in {*of_file, *of_flags}] == [*of_file, *of_flags]
+
+
 def test_pyxis_gets_its_options(distlaunch: Cli) -> None:
     options = ("--container-image", "nvcr.io#nvidia/pytorch:24.10-py3", "--container-mounts", "/data:/data")
 

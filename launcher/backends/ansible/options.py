@@ -94,6 +94,7 @@ class AnsibleOptions:
         metavar="LINE|@FILE",
         help="Shell line, or file of such lines, to run on each host before its Python: module load ...",
         adds_up=True,
+        repeats=True,
         executes=True,
         path="at",
         group="job",

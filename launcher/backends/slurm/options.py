@@ -107,6 +107,7 @@ class SlurmOptions:
         metavar="LINE|@FILE",
         help="Shell line, or file of such lines, to run before the step: module load ...",
         adds_up=True,
+        repeats=True,
         executes=True,
         path="at",
         group="job",
