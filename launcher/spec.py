@@ -20,6 +20,9 @@ Start = Literal["fork", "spawn"]
 
 MAX_NODES = 100_000
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_MOST_DAYS = 24855
+"""More seconds have no place in 31 bits, which is what Kubernetes gives them; what waits here has a limit, too."""
+
 _UNITS_BYTES = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _LEAST_LOG_BYTES = 10**6
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -213,6 +216,8 @@ def parse_duration(text: str, what: str) -> float:
         raise SpecError(f"{what} {text!r} is not a duration", hint="write 90s, 10m, 2h, 1d or [D-]HH:MM:SS")
     if seconds <= 0:
         raise SpecError(f"{what} {text!r} must be above zero")
+    if seconds > _MOST_DAYS * 86400:
+        raise SpecError(f"{what} {text!r} is longer than a clock counts", hint=f"write {_MOST_DAYS}d, which is 68 years")
     return seconds
 
 

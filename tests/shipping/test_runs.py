@@ -27,7 +27,8 @@ def source(tmp_path: Path) -> Path:
 def test_workers_run_in_the_environment_that_was_brought(distlaunch: Cli, source: Path, tmp_path: Path) -> None:
     script = str(distlaunch.write("where.py", environments.SCRIPT))
     store = tmp_path / "store"
-    words = ("local", "--nodes", "2", "--nproc-per-node", "2", "--env-ship", str(source), "--env-ship-dir", str(store))
+    words = ["local", "--nodes", "2", "--nproc-per-node", "2", "--env-ship", str(source), "--env-ship-dir", str(store)]
+    words += ["--rdzv-timeout", "30d"]
     first, again = distlaunch(*words, script), distlaunch(*words, script)
 
     for done in (first, again):

@@ -155,7 +155,7 @@ def _read(sock: socket.socket, count: int, limit_s: float) -> bytes:
     view, at = memoryview(found), 0
     silent = time.monotonic()
     while at < count:
-        sock.settimeout(max(0.001, limit_s - (time.monotonic() - silent)))
+        sock.settimeout(min(routes.LONGEST_S, max(0.001, limit_s - (time.monotonic() - silent))))
         done = sock.recv_into(view[at:], min(count - at, _BLOCK_BYTES))
         if not done:
             raise ConnectionResetError("the connection was closed")

@@ -11,6 +11,9 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 _SIOCGIFADDR = 0x8915
 _CONNECT_S = 2.0
 
+LONGEST_S = 24 * 86400.0
+"""The longest that one call can wait: poll and sockets count milliseconds in a C int."""
+
 
 def own_addresses() -> Dict[str, List[str]]:
     """The addresses of each interface that is not loopback: IPv4, then global IPv6."""

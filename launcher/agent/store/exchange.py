@@ -16,7 +16,7 @@ import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, Iterable, List, Mapping, Optional, Tuple
 
-from ..network import secure
+from ..network import routes, secure
 from .interface import END_WAIT, LENGTH, MAX_BYTES, Known
 
 TimedOutError = socket.timeout
@@ -64,7 +64,7 @@ class Exchange:
         """`answer_s`: how long an answer may take."""
         self.on_silence: Tuple[float, Callable[[float, bool], None]] = (answer_s, lambda _s, _over: None)
         self._sock, self._session, self._answer_s = sock, session, answer_s
-        sock.settimeout(answer_s)
+        sock.settimeout(min(answer_s, routes.LONGEST_S))
         self._sending = threading.Lock()
         """Held while a request is noted and sent, so that calls are noted in the order in which they are answered."""
 
@@ -233,4 +233,7 @@ def read(sock: socket.socket, count: int, limit_s: float) -> bytes:
 def _is_ready(sock: socket.socket, limit: float) -> bool:
     poll = select.poll()
     poll.register(sock, select.POLLIN)
-    return bool(poll.poll(1000 * max(0.0, limit - time.monotonic())))
+    while not poll.poll(1000 * min(routes.LONGEST_S, max(0.0, limit - time.monotonic()))):
+        if time.monotonic() >= limit:
+            return False
+    return True
