@@ -217,7 +217,7 @@ def parse_duration(text: str, what: str) -> float:
     if seconds <= 0:
         raise SpecError(f"{what} {text!r} must be above zero")
     if seconds > _MOST_DAYS * 86400:
-        raise SpecError(f"{what} {text!r} is longer than a clock counts", hint=f"write {_MOST_DAYS}d, which is 68 years")
+        raise SpecError(f"{what} {text!r} is longer than a clock counts", hint=f"write {_MOST_DAYS}d: 68 years")
     return seconds
 
 

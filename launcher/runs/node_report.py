@@ -121,9 +121,12 @@ class NodeReport:
         self.role = str(fields.get("role") or "")
         ranks = fields.get("ranks")
         self.ranks = tuple(ranks) if isinstance(ranks, list) else self.ranks
+        self._meet(fields)
+        self.workers, self.worked = 0, False
+
+    def _meet(self, fields: dict[str, Any]) -> None:
         self.master = f"{fields.get('master_addr')}:{fields.get('master_port')}"
         self.restarts = fields.get("restarts") or 0
-        self.workers, self.worked = 0, False
 
     def _on_worker_started(self, _fields: dict[str, Any]) -> None:
         self.workers, self.worked = (self.workers or 0) + 1, True
@@ -141,6 +144,8 @@ class NodeReport:
         self.workers = workers if isinstance(workers, int) else self.workers
         self.worked = self.worked or bool(self.workers)
         self._lost(fields.get("lines_lost"))
+        if fields.get("master_addr"):
+            self._meet(fields)
 
     def _on_lines_lost(self, fields: dict[str, Any]) -> None:
         self._lost(fields.get("total"))

@@ -37,13 +37,20 @@ class NodeTold:
 
     usage: NodeUsage = field(default_factory=NodeUsage)
     samples: deque[NodeSample] = field(default_factory=lambda: deque(maxlen=RECENT))
+    restarts: dict[int, int] = field(default_factory=dict)
+    """By attempt."""
+
     head: bytes = b""
     tail: bytes = b""
 
     def take(self, record: object) -> None:
         """Take the next record into account."""
-        if isinstance(record, Event) and (sample := self.usage.add(record)):
+        if not isinstance(record, Event):
+            return
+        if sample := self.usage.add(record):
             self.samples.append(sample)
+        elif record.name == "rendezvous":
+            self.restarts[record.fields.get("attempt") or 0] = record.fields.get("restarts") or 0
 
     def keep(self, block: bytes) -> None:
         """Keep what links are looked for in."""
@@ -69,6 +76,10 @@ class Told:
     def links(self) -> list[str]:
         """The links that its ranks have printed."""
         return links.found([(told.head, told.tail) for told in self.nodes])
+
+    def restarts(self, state: RunState) -> int:
+        """Those of the current attempt: between two heartbeats, the end of a stream may not tell them."""
+        return max([state["restarts"], *(told.restarts.get(state["attempt"], 0) for told in self.nodes)])
 
     def usage(self, state: RunState) -> Usage | None:
         """What the run has used so far; None if that is not known here."""

@@ -78,6 +78,7 @@ def whole(run: Run, state: RunState) -> Status:
         "usage": told.usage(state),
         "links": told.links(),
         **state,
+        "restarts": told.restarts(state),
     }
     return cast("Status", {**found, "race": race} if race else found)
 

@@ -83,10 +83,12 @@ def _of_run(made: Page, run: Run, state: Status) -> None:
 def _of_usage(made: Page, run: str, state: Status) -> None:
     if (used := state["usage"]) is None:
         return
-    made.add("run_held_seconds", used["ran_s"], run=run)
-    made.add("run_lost_seconds", used["lost_s"], run=run)
+    if used["whole"]:  # otherwise these counters would fall once a stream is long
+        made.add("run_lost_seconds", used["lost_s"], run=run)
+    if used["whole"] or not state["attempt"]:
+        made.add("run_held_seconds", used["ran_s"], run=run)
+        made.add("run_gpu_seconds", _times(used["gpu_hours"], 3600), run=run)
     made.add("run_gpus", used["gpus"], run=run)
-    made.add("run_gpu_seconds", _times(used["gpu_hours"], 3600), run=run)
     made.add("run_gpu_use_ratio", _times(used["gpu_use"], 0.01), run=run)
     made.add("run_cpus", used["cpus"], run=run)
     made.add("run_cpu_use_ratio", _times(used["cpu_use"], 0.01), run=run)

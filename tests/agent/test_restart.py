@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher.agent.network import ports
+from launcher.runs import status
+from launcher.runs.node_report import NodeReport
 from tests.agent.harness import alive, all_exited
 
 if TYPE_CHECKING:
@@ -218,3 +220,32 @@ def test_a_reserved_port_is_outside_the_ephemeral_range_and_no_other_socket_gets
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(("", ports.port_of(held)))
         server.listen()
+
+
+LOUD = """
+import os, time
+for number in range(300):
+    print(str(number) * 500, flush=True)
+assert os.environ["TORCHELASTIC_RESTART_COUNT"] == "1"
+while not os.path.exists("go"):
+    time.sleep(0.01)
+"""
+"""Much output in both rounds, which hides from readers of a stream's ends what is between them."""
+
+
+def test_the_end_of_a_long_stream_tells_the_restarts_and_the_master(agents: Runner) -> None:
+    run = agents.start(LOUD, max_restarts=1, request={"heartbeat_s": 0.1})
+    run.until(lambda: run.stdout[0].endswith(b"299\n") and len(run.of("worker_started")) == 2)
+    before = len(run.of("heartbeat"))
+    run.until(lambda: len(run.of("heartbeat")) > before)
+
+    node = NodeReport(0)
+    for record in status.ends(run.directory / "nodes/0/stream"):
+        node.add(record)
+    (agents.directory / "go").touch()
+
+    first, second = run.wait().of("rendezvous")
+    assert run.result() == "success", run.agent_stderr()
+    assert node.restarts == 1
+    assert node.master == f"{second['master_addr']}:{second['master_port']}"
+    assert first["master_port"] != second["master_port"]

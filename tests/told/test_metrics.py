@@ -11,12 +11,17 @@ import pytest
 from prometheus_client import parser
 from prometheus_client.openmetrics import parser as new_parser
 
+from launcher.agent.protocol import encode_event
+from launcher.runs import status
 from launcher.runs.metrics import COUNTERS, FAMILIES, Page
+from launcher.service.metrics import page
 from testbed import wait_until
 from tests.command import ROOT, Cli
+from tests.runs.test_runs import make
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 openmetrics: Any = new_parser.text_string_to_metric_families
 older: Any = parser.text_string_to_metric_families
@@ -69,6 +74,55 @@ def test_a_running_run_is_read_by_prometheus_parsers(distlaunch: Cli, running: s
     assert found["distlaunch_node_workers"][0][1] == 2
     assert all(value > 0 for _, value in found["distlaunch_rank_lines_total"])
     assert {sample.name for family in older(text) for sample in family.samples} == set(found)
+
+
+LOUD = """
+import os, pathlib, time
+for number in range(300):
+    print(str(number) * 500, flush=True)
+assert os.environ["TORCHELASTIC_RESTART_COUNT"] == "1"
+pathlib.Path("said").touch()
+while not os.path.exists("go"):
+    time.sleep(0.01)
+"""
+
+
+def test_a_restart_counts_also_once_the_run_has_written_much(distlaunch: Cli) -> None:
+    distlaunch.write("loud.py", LOUD)
+    how = ("--max-restarts", "1", "--nproc-per-node", "1")
+    run = distlaunch("local", "--detach", *how, "loud.py").stdout.strip()
+    wait_until("its output", (distlaunch.directory / "said").exists)
+
+    status = distlaunch("status", run, "--output", "json").json["result"]
+    found = values(distlaunch("metrics", run).stdout)
+    distlaunch.write("go", "")
+    distlaunch("wait", run)
+
+    assert (status["restarts"], status["usage"]["restarts"]) == (1, 1)
+    assert [value for _, value in found["distlaunch_run_restarts_total"]] == [1.0]
+
+
+def test_no_counter_falls_when_streams_become_too_long_to_be_read_whole(tmp_path: Path) -> None:
+    run = make(tmp_path, "train-20250101-000000-abcd", result=None)
+    stream = run.stream_path(0)
+    stream.parent.mkdir(parents=True)
+    first = (("agent_started", 10), ("worker_started", 11), ("restart", 20), ("worker_started", 25))
+    second = (("agent_started", 40), ("worker_started", 41))
+    last = encode_event("heartbeat", 0, time=90, attempt=1)
+    lines = b"[0:0] a line that is one of many\n" * (1 << 19)
+
+    def told(*parts: bytes) -> dict[str, list[tuple[dict[str, str], float]]]:
+        stream.write_bytes(b"".join(parts))
+        return values(page([(run, status.observe(run).to_json())]).text())
+
+    began = b"".join(encode_event(name, 0, time=time) for name, time in first)
+    later = b"".join(encode_event(name, 0, time=time, attempt=1) for name, time in second)
+    short, long = told(began, later, last), told(began, lines, later, lines, last)
+
+    stream.unlink()
+    assert [short[f"distlaunch_run_{name}_seconds_total"][0][1] for name in ("held", "lost")] == [65.0, 21.0]
+    fallen = [name for name in short if name.endswith("_total") and name in long and long[name] < short[name]]
+    assert fallen == []
 
 
 def test_the_file_is_whole_and_readable_for_all_and_has_all_recent_runs(distlaunch: Cli) -> None:

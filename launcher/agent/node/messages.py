@@ -175,6 +175,7 @@ class Messages:
         self._outcome.restarts = about["restarts"]
         self._place.scratch.keep(before=str(about["round"]))
         self._workers.begin_round(about["round"])
+        self._workers.met = {key: about[key] for key in ("restarts", "master_addr", "master_port")}
 
     def _answer_why(self) -> None:
         """Answer the group's process, which asks why a worker exited."""

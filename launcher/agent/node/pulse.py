@@ -47,7 +47,7 @@ class Pulse:
         """Write what is due."""
         if now >= self._heartbeat_at:
             self._heartbeat_at = now + self._place.job.heartbeat_s
-            self._out.heartbeat(len(self._workers.running()))
+            self._out.heartbeat(len(self._workers.running()), **self._workers.met)
             self._place.use_project()
         while self._ready:
             self._write(self._ready.pop())

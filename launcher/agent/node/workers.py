@@ -30,6 +30,9 @@ class Workers:
     def __init__(self, out: Writer, output: Output) -> None:
         self.output = output
         self.round = -1
+        self.met: Dict[str, object] = {}
+        """What heartbeats repeat of the latest rendezvous, for those who only read the end of the stream."""
+
         self.stuck: List[int] = []
         """The pids of those that are left behind, as no signal ends them."""
 

@@ -72,10 +72,10 @@ class Writer:
         self.add(Item(data))
         self.flush()
 
-    def heartbeat(self, workers: int) -> None:
+    def heartbeat(self, workers: int, **more: Any) -> None:
         """Write a heartbeat, if readers need one."""
         if self._sink.needs_heartbeat:
-            self.event("heartbeat", workers=workers)
+            self.event("heartbeat", workers=workers, **more)
 
     def add(self, item: Item) -> None:
         """Add whole lines, to be written from the next `flush` on."""
