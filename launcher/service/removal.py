@@ -115,15 +115,24 @@ class Pruned(NamedTuple):
 
 
 def prunable(directory: Path, older_than_s: float, *, keep_failed: bool) -> Iterator[Pruned]:
-    """The runs whose end was recorded that long ago; with `keep_failed`, only those that succeeded."""
+    """The runs that ended that long ago, whether or not anyone has looked; with `keep_failed`, those that succeeded."""
     now = time.time()
     for name in directories.ids(directory):
         run = directories.read(directory, name)
-        if run.damaged or run.result is None:
+        if run.damaged or now - run.created <= older_than_s:
             continue
         state = observe.state_of(run)
-        ended = run.created
-        with suppress(OSError):
-            ended = (run.path / "result.json").stat().st_mtime
-        if now - ended > older_than_s and state["exit_code"] is not None and not (keep_failed and state["exit_code"]):
+        if state["exit_code"] is None or (keep_failed and state["exit_code"]):
+            continue
+        ended = _ended(run, state)
+        if now - ended > older_than_s:
             yield Pruned(run, state, ended)
+
+
+def _ended(run: Run, state: RunState) -> float:
+    """The last sign of life of its nodes; without one, when its end was recorded."""
+    if seen := [node["last_seen"] for node in state["nodes"] if node["last_seen"]]:
+        return max(seen)
+    with suppress(OSError):
+        return (run.path / "result.json").stat().st_mtime
+    return run.created

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import pytest
+
 from launcher.runs import records
+from testbed import wait_until
 from testbed.running import Running
 from tests.runs.test_runs import make
 
@@ -77,9 +81,23 @@ def test_only_ended_runs_are_removed_and_all_are_checked_first(distlaunch: Cli) 
     assert [path for path in distlaunch.runs.iterdir() if path.name != ".names"] == []
 
 
-def test_old_runs_are_pruned_but_not_those_that_failed_or_run(distlaunch: Cli) -> None:
-    import os
+@pytest.mark.parametrize("detached", [True, False])
+def test_a_run_is_pruned_by_its_end_whoever_saw_that_and_when(distlaunch: Cli, detached: bool) -> None:
+    how = ("--detach",) if detached else ()
+    done = distlaunch("local", *how, "--output", "json", "--no-python", "true")
+    run = done.json["result"]["run"]
+    if not detached:
+        os.utime(distlaunch.runs / run / "result.json", (4e9, 4e9))
 
+    def pruned() -> list[str]:
+        found: list[str] = distlaunch("prune", "--older-than", "0.1s", "--output", "json").json["result"]["runs"]
+        return found
+
+    assert wait_until("its end", pruned) == [run]
+    assert not (distlaunch.runs / run).exists()
+
+
+def test_old_runs_are_pruned_but_not_those_that_failed_or_run(distlaunch: Cli) -> None:
     names = {"success": "good", "failed": "bad", None: "unfinished"}
     runs = {
         name: make(distlaunch.runs, f"{name}-20250101-101010-abcd", created=1.0, result=state)
