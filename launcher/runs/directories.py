@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
-from itertools import groupby
+from contextlib import suppress
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,11 @@ LATEST = "last"
 _STAMP = "%Y%m%d-%H%M%S"
 _ID = re.compile(r"[a-z](?:[a-z0-9-]*[a-z0-9])?-(\d{8}-\d{6})-[a-z2-7]{4}\Z")
 _BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
+_ZONES_S = 26 * 3600.0 + 1
+"""How much the local times of two places differ at most; ids have whole seconds."""
+
+_CLOCKS_S = 600.0
+"""The same of the clocks of a host and of its file server."""
 
 
 def root(setting: str, env: Mapping[str, str] | None = None) -> Path:
@@ -113,9 +120,26 @@ def _find(directory: Path, text: str) -> Run:
 
 
 def newest_first(directory: Path, known: list[str]) -> Iterator[Run]:
-    """These runs, which `ids` has ordered; those of one second by their records, as their ids do not tell."""
-    for _, names in groupby(reversed(known), key=lambda name: name[-20:-5]):
-        yield from sorted((read(directory, name) for name in names), key=lambda run: run.created, reverse=True)
+    """These runs, which `ids` has ordered, by their records: the time in an id is that of a zone unknown here."""
+    held: list[tuple[float, int, str | Run]] = []
+    for count, name in enumerate(reversed(known)):
+        latest = created(name) + _ZONES_S  # no run from here on is newer
+        yield from _newer(directory, held, latest)
+        with suppress(OSError):  # most need not be read: a record is never older than its run
+            latest = min(latest, os.stat(directory / name / "run.json").st_mtime + _CLOCKS_S)
+        heappush(held, (-latest, count, name))
+    yield from _newer(directory, held, -math.inf)
+
+
+def _newer(directory: Path, held: list[tuple[float, int, str | Run]], limit: float) -> Iterator[Run]:
+    """Those of a heap that are newer, the newest first. It has runs by their times, and ids by the latest possible."""
+    while held and -held[0][0] > limit:
+        _, count, each = heappop(held)
+        if isinstance(each, Run):
+            yield each
+        else:
+            run = read(directory, each)
+            heappush(held, (-(run.created or created(each)), count, run))
 
 
 def read(directory: Path, name: str) -> Run:

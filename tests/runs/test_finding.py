@@ -43,6 +43,17 @@ def test_a_run_is_found_by_the_id_of_its_job_the_newest_first(distlaunch: Cli) -
     ]
 
 
+def test_the_last_run_is_the_one_that_was_started_last_in_whatever_time_zone(distlaunch: Cli) -> None:
+    """The directory of runs may be seen from a container, or from login nodes of two sites."""
+    for zone in ("EAST-14", "WEST12"):
+        run = distlaunch("local", "-d", "--no-python", "true", env={"TZ": zone}).stdout.strip()
+
+        for here in ("EAST-14", "WEST12"):
+            shown = distlaunch("status", "last", "--output", "json", env={"TZ": here}).json["result"]
+            (listed,) = distlaunch("ls", "-n", "1", "--output", "json", env={"TZ": here}).json["result"]["runs"]
+            assert (shown["run"], listed["run"]) == (run, run)
+
+
 def test_a_task_is_found_by_the_id_that_its_scheduler_shows(distlaunch: Cli) -> None:
     make(distlaunch.runs, "sweep-20250101-101010-abcd", "slurm", "80", tasks=(0, 3))
 
