@@ -180,21 +180,21 @@ class Config:
 def load(env: Mapping[str, str] | None = None, cwd: str | None = None) -> Config:
     """Read the settings files that exist. Raises `ConfigError` for one that is invalid or cannot be read."""
     env = os.environ if env is None else env
-    trust.except_for(_trusted(Config((), env)._from_env(GlobalOptions)))
+    trusted = _trusted(Config((), env)._from_env(GlobalOptions))
     files: list[ConfigFile] = []
     for path in (env.get("DISTLAUNCH_SYSTEM_CONFIG") or SYSTEM_FILE, user_file(env)):
-        if path and (file := read_file(path)):
+        if path and (file := read_file(path, trusted=trusted)):
             files.append(file)
-            own = Config((), env)._section(file, GlobalOptions)
-            trust.except_for([*trust.words(), *_trusted(own)])
+            trusted += _trusted(Config((), env)._section(file, GlobalOptions))
     path = project_file(PROJECT_FILE, cwd)
     nearer = f"; or put a {PROJECT_FILE} of your own nearer, which may be empty"
-    project = read_file(path, more=nearer) if path else None
+    project = read_file(path, more=nearer, trusted=trusted) if path else None
     if project:
         for key in filter(project.values.__contains__, _NOT_IN_PROJECT):
             hint = f"put it into {SYSTEM_FILE} or ~/.config/distlaunch/config.toml, or set {ENV_PREFIX}{key.upper()}"
             raise ConfigError(f"{project.where(key)}: a project file cannot decide {_NOT_IN_PROJECT[key]}", hint=hint)
         files.append(project)
+    trust.except_for(trusted)  # only now: other threads need those of the last call
     config = Config(tuple(files), env, project)
     for cls in (GlobalOptions, JobOptions):
         config.resolve(cls)

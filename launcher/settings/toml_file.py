@@ -12,7 +12,7 @@ from launcher.system import trust
 from launcher.system.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _WORD = r"""(?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+)"""
 _PATH = rf"\s*({_WORD}(?:\s*\.\s*{_WORD})*)\s*"
@@ -69,13 +69,17 @@ class ConfigFile:
         return f"{self.path}:{found}" if found else self.path
 
 
-def read_file(path: str, *, what: str = "settings file", more: str = "") -> ConfigFile | None:
+def read_file(
+    path: str, *, what: str = "settings file", more: str = "", trusted: Sequence[str] | None = None
+) -> ConfigFile | None:
     """The file; None if there is none that this user can reach. `what`: its kind, for messages.
+
+    `trusted`: the user's exceptions, as far as they are known; None: all.
 
     Raises `UntrustedError`, with `more` in its hint, if others could change it.
     """
     try:
-        data = trust.read(what, path, more=more)
+        data = trust.read(what, path, more=more, words=trust.words() if trusted is None else trusted)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -36,9 +36,12 @@ def make(what: str, directory: str | os.PathLike[str], mode: int = 0o700, *, mor
 
 
 def read(
-    what: str, path: str | os.PathLike[str], *, more: str = "", limit_bytes: int = input_file.LIMIT_BYTES
-) -> bytes:
+    what: str, path: str | os.PathLike[str], *, more: str = "", limit_bytes: int = input_file.LIMIT_BYTES,
+    words: Sequence[str] = _words,
+) -> bytes:  # fmt: skip
     """The file's content. The opened file is checked, so replacing the path meanwhile has no effect.
+
+    `words`: the exceptions, if they are others than the user's so far.
 
     Raises `UntrustedError` as `require` does, `OSError` as `input_file.read` does.
     """
@@ -46,10 +49,10 @@ def read(
         fd = input_file.open_fd(path)
     except OSError:
         if os.path.lexists(path):
-            require(what, path, more=more)
+            _refuse(what, path, rule.problem(os.fspath(path), words), more)
         raise
     try:
-        _refuse(what, path, rule.problem(os.fspath(path), _words, opened=os.fstat(fd)), more)
+        _refuse(what, path, rule.problem(os.fspath(path), words, opened=os.fstat(fd)), more)
         return input_file.read_fd(fd, path, limit_bytes=limit_bytes)
     finally:
         os.close(fd)

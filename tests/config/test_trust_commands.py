@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
+import distlaunch
 from launcher.backends.kubernetes import kubeconfig, patch
 from launcher.errors import UntrustedError
 from launcher.settings import config, quarantine, toml_file, verdicts
@@ -127,3 +129,24 @@ class TestCommands:
         distlaunch.write("x.py", "print(1)\n")
         assert "runs_dir" in distlaunch("local", "x.py", env=env).stderr
         assert sorted(path.name for path in shared.iterdir()) == [evil.name], "nothing was written there"
+
+
+def test_what_is_trusted_stays_so_while_another_thread_reads_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    team = tmp_path / "team"
+    team.mkdir()
+    team.chmod(0o777)
+    settings = tmp_path / "config.toml"
+    settings.write_text(f'trust = ["{team}"]\nruns_dir = "{team}"\n')
+    monkeypatch.setenv("DISTLAUNCH_SYSTEM_CONFIG", str(settings))
+    monkeypatch.delenv("DISTLAUNCH_RUNS_DIR", raising=False)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads take turns within a call
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda _: distlaunch.runs(), range(400)))
+    finally:
+        sys.setswitchinterval(interval)
+
+    assert found == [[]] * 400
