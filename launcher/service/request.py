@@ -80,7 +80,7 @@ def resolve(backend_name: str | None, values: Mapping[str, Any], settings: confi
     where = chosen(backend_name, values, settings)
     job = settings.resolve(JobOptions, flags=of(JobOptions, values), cluster=where.cluster)
     check_job(job)
-    checks.blame("env", job["env"].layers, job_checks.check_here)
+    checks.blame("env", job["env"].layers, job_checks.check_here(job["env"].value))
     checks.blame("secret", job["secret"].layers, job_checks.check_secrets_here)
     tell_project(settings, JobOptions, job)
     for path in where.backend.settings_files() if options.verbose else ():
@@ -150,7 +150,7 @@ def _of_role(
     found = settings.resolve(cls, flags=of(cls, values), cluster=cluster, above=above)
     if cls is JobOptions:
         check_job(found)
-        checks.blame("env", found["env"].layers, job_checks.check_here)
+        checks.blame("env", found["env"].layers, job_checks.check_here(found["env"].value))
     else:
         checks.check(cls, found)
     return found

@@ -11,7 +11,7 @@ from launcher.spec import parse_duration
 from launcher.system import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 ON_HANG = ("warn", "end", "restart")
 _MOST_WARM_S = 86400.0
@@ -119,13 +119,17 @@ def parse_role(text: str) -> str:
     return text
 
 
-def check_here(pairs: Iterable[str]) -> None:
-    """Raise `SpecError` for a `K` without a value that is not set in the environment."""
-    for name in pairs:
-        if "=" not in name and name not in os.environ:
-            raise SpecError(
-                f"env {name}: not set in the current environment", hint=f"set it first, or write --env {name}=VALUE"
-            )
+def check_here(every: Iterable[str]) -> Callable[[Iterable[str]], None]:
+    """A check of a part of these pairs: a `K` without a value is set in the environment, if no later pair names it."""
+    last = {pair.partition("=")[0]: pair for pair in every}
+
+    def check(pairs: Iterable[str]) -> None:
+        for name in pairs:
+            if "=" not in name and last[name] == name and name not in os.environ:
+                hint = f"set it first, or write --env {name}=VALUE"
+                raise SpecError(f"env {name}: not set in the current environment", hint=hint)
+
+    return check
 
 
 def check_secrets_here(secrets: Iterable[str]) -> None:
@@ -137,8 +141,8 @@ def check_secrets_here(secrets: Iterable[str]) -> None:
 
 def parse_env(pairs: Iterable[str], here: Mapping[str, str]) -> dict[str, str]:
     """The variables that `K=V` and `K` name; `K` takes its value from `here`."""
-    split = [pair.partition("=") for pair in pairs]
-    return {name: value if given else here[name] for name, given, value in split}
+    last = {name: (given, value) for name, given, value in (pair.partition("=") for pair in pairs)}
+    return {name: value if given else here[name] for name, (given, value) in last.items()}
 
 
 def notify(texts: tuple[str, ...]) -> None:

@@ -19,7 +19,7 @@ from launcher.settings.shared_options import SharedOptions
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.command import Cli
+    from tests.command import Cli, Result
 
 
 def load(tmp_path: Path, env: dict[str, str] | None = None, **files: str) -> config.Config:
@@ -77,6 +77,20 @@ def test_a_variable_is_the_later_layers_also_if_an_earlier_one_gave_it_the_same_
         return distlaunch("run", "--on", "c", *flags, "--no-python", "sh", "-c", "echo A=$A").stdout.strip()
 
     assert (printed(), printed("--env", "A=1")) == ("A=2", "A=1")
+
+
+def test_a_variable_without_a_value_in_a_file_can_get_one_from_a_flag(distlaunch: Cli) -> None:
+    path = distlaunch.write("distlaunch.toml", '[defaults]\nenv = ["WANDB_PROJECT"]\n')
+
+    def start(*flags: str, here: str | None = None) -> Result:
+        script = ("--no-python", "sh", "-c", "echo $WANDB_PROJECT")
+        return distlaunch("local", *flags, *script, env={"WANDB_PROJECT": here})
+
+    assert start("--env", "WANDB_PROJECT=demo").stdout.strip() == "demo"
+    assert start(here="mine").stdout.strip() == "mine"
+    refused = start()
+    assert refused.exit_code == 2
+    assert f"{path}:2: env WANDB_PROJECT: not set in the current environment" in refused.stderr
 
 
 def test_a_comma_in_a_variable_survives_as_json(tmp_path: Path) -> None:
