@@ -9,6 +9,7 @@ from launcher.agent.secret_files import NOTIFY_FILE
 from launcher.errors import BackendUnavailableError, RequestError
 from launcher.runs import directories, lock, restarts, status
 from launcher.service import observe, undo
+from launcher.settings import job_checks
 from launcher.system.dataclass import replace
 
 if TYPE_CHECKING:
@@ -79,5 +80,8 @@ def requeue(recorded: Run) -> int:
         from launcher.service import notices  # few runs tell anybody
 
         notices.leave_to_agents(recorded)
-    start(found, observe.backend_of(found), attempt, doing="requeue")
+    backend = observe.backend_of(found)
+    if backend.is_here and isinstance(secret := found.settings.get("secret"), dict):
+        job_checks.check_secrets_here(map(str, secret.get("value") or ()))  # workers have those of this process
+    start(found, backend, attempt, doing="requeue")
     return attempt

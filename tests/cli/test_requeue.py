@@ -63,3 +63,14 @@ def test_a_run_that_still_runs_is_not_requeued(distlaunch: Cli) -> None:
     assert "still run" in done.stderr
     ended = distlaunch("cancel", "--force", run)
     assert (ended.exit_code, ended.stdout) == (0, f"{run}: cancelled\n")
+
+
+def test_a_run_on_this_machine_is_started_again_with_its_secrets_or_not_at_all(distlaunch: Cli) -> None:
+    script = ("--no-python", "sh", "-c", "echo key $KEY_OF_MINE")
+    assert distlaunch("local", "--secret", "KEY_OF_MINE", *script, env={"KEY_OF_MINE": "first"}).exit_code == 0
+
+    refused = distlaunch("requeue", "last", env={"KEY_OF_MINE": None})
+    assert refused.exit_code == 2
+    assert "secret KEY_OF_MINE: not set in the current environment" in refused.stderr
+    assert distlaunch("requeue", "last", env={"KEY_OF_MINE": "second"}).exit_code == 0
+    assert distlaunch("logs", "-f", "last", "--rank", "0").stdout == "key first\nkey second\n"
