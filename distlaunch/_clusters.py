@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from launcher.results.cluster import Examined, LoginState, Overview, Settings, SurveyedHost
     from launcher.results.run import ClusterRun
 
+_OF_A_JOB = ("nodes", "nproc_per_node", "gpus_per_node", "time")
+
 
 @quiet
 def settings(cluster: str | None = None) -> Settings:
@@ -48,7 +50,8 @@ def cluster_overviews(*names: str, **given: Any) -> list[Overview]:
     """
     loaded = config.load()
     wanted = overviews.known(loaded, names)
-    given = {name: value if value is None else str(value) for name, value in given.items()}
+    given = options.converted(given, dict.fromkeys(_OF_A_JOB, str), ("time",))
+    overviews.check(given)
     found = {each["cluster"]: each for each in overviews.overviews(loaded, wanted, given)}
     return [found[name] for name in wanted]
 

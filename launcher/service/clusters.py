@@ -41,6 +41,11 @@ def known(settings: Config, wanted: Sequence[str]) -> list[str]:
     return list(wanted) or every
 
 
+def check(flags: Mapping[str, Any]) -> None:
+    """Raise `SpecError` for a flag that no cluster can accept."""
+    check_job(config.Config((), {}).resolve(JobOptions, flags=of(JobOptions, flags)))
+
+
 def overviews(settings: Config, clusters: Sequence[str], flags: Mapping[str, Any]) -> Iterator[Overview]:
     """Ask all clusters at once; yields each as it answers, or has not within `LIMIT_S`. `flags`: of the job."""
     asked = {name: _Asked(settings, name, flags) for name in clusters}

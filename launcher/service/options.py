@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -31,6 +31,11 @@ def values(given: Mapping[str, Any], backend: str | None, cluster: str | None) -
     types |= {"start": str, "race": int} if are_several(cluster) else {}
     for name in _OF_A_TERMINAL:
         types.pop(name, None)
+    return converted(given, types, durations)
+
+
+def converted(given: Mapping[str, Any], types: Mapping[str, type], durations: Collection[str]) -> dict[str, Any]:
+    """The options, which have these types, with the values that the command line would give."""
     for name in given:
         if name not in types:
             why = "; it only applies to a terminal" if name in _OF_A_TERMINAL else ""

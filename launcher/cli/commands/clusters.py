@@ -39,6 +39,7 @@ def clusters(  # noqa: PLR0917 - one per option
     settings = config.load()
     wanted = service.known(settings, name or ())
     flags = {"nodes": nodes, "nproc_per_node": nproc_per_node, "gpus_per_node": gpus_per_node, "time": time_limit}
+    service.check(flags)
     widths = [max(map(len, [*wanted, _HEADER[0]])), *map(len, _HEADER[1:])]
     found: dict[str, Overview] = {}
     if not output.as_json():
