@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import backends
 from launcher.agent.named_tuple import NamedTuple
+from launcher.errors import RequestError
 from launcher.payload import credentials
 from launcher.service.request import check_job, warn_of_variables
 from launcher.settings import checks, config
 from launcher.settings.options import JobOptions
 from launcher.settings.shared_options import SharedOptions
+from launcher.system.dataclass import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,8 +48,9 @@ def effective(loaded: config.Config, general: Mapping[str, config.Setting], clus
         check_job(loaded.resolve(JobOptions, cluster=profile), every=True)
         options = _options_of(profile.backend)
         checks.check(options, loaded.resolve(options, cluster=profile), every=True)
+    of_backends = _of_backends(loaded)
     chosen = loaded.cluster(cluster, _options_of) if cluster else None
-    shared = {} if chosen else loaded.resolve(SharedOptions)
+    shared = {} if chosen else {**of_backends, **loaded.resolve(SharedOptions)}
     found = {**general, **loaded.resolve(JobOptions, cluster=chosen), **shared}
     files = [file.path for file in loaded.files]
     if chosen:
@@ -55,6 +58,26 @@ def effective(loaded: config.Config, general: Mapping[str, config.Setting], clus
         found |= own
         files += backends.load(chosen.backend)(config.build(_options_of(chosen.backend), own)).settings_files()
     return Effective(found, files, list(profiles.values()))
+
+
+def _of_backends(loaded: config.Config) -> dict[str, config.Setting]:
+    """What is set for backends without a cluster. Raises the error of a value that no backend with the option takes."""
+    found: dict[str, config.Setting] = {}
+    errors: dict[str, RequestError] = {}
+    for options in map(_options_of, backends.names()):
+        defaults = config.Config((), {}).resolve(options)
+        for name, kind in config.field_types(options).items():
+            try:
+                given = tuple(loaded.given(name, kind))
+                setting = replace(defaults[name], layers=given)
+                checks.check(options, {**defaults, name: setting}, every=True)
+                found |= {name: given[-1]} if given else {}
+            except RequestError as error:
+                errors[name] = error
+    for name, wrong in errors.items():
+        if name not in found:
+            raise wrong
+    return found
 
 
 def masked(value: Any, name: str) -> Any:

@@ -21,7 +21,7 @@ from launcher.system import names, trust
 from launcher.system.dataclass import dataclass, field, fields, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 T = TypeVar("T")
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (bool, int, float, str, tuple)}
@@ -166,6 +166,14 @@ class Config:
             return _anchored(checked(file, ("defaults",), table, {**types, **field_types(SharedOptions)}), file, cls)
         shared = {key: value for key, value in table.items() if key in field_types(SharedOptions) and key in types}
         return checked(file, ("defaults",), shared, types)
+
+    def given(self, name: str, kind: type) -> Iterator[Setting]:
+        """What `[defaults]` of the files and a variable set for an option of this type, of any backend."""
+        for file in self.files:
+            if name in (table := file.table("defaults")):
+                yield checked(file, ("defaults",), {name: table[name]}, {name: kind})[name]
+        if (variable := ENV_PREFIX + name.upper()) in self.env:
+            yield Setting(from_text(self.env[variable], kind, variable), variable)
 
     def _from_env(self, cls: type) -> dict[str, Setting]:
         found = {}

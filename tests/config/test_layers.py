@@ -201,6 +201,36 @@ def test_config_shows_each_value_with_its_source_and_finds_mistakes_in_any_clust
     assert "names no backend" in distlaunch("config").stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "variable", "where"),
+    [
+        ("", "SHARE_GPUS=maybe", "DISTLAUNCH_SHARE_GPUS wants true or false"),
+        ("", "WAIT_TIMEOUT=soon", "DISTLAUNCH_WAIT_TIMEOUT: wait-timeout 'soon' is not a duration"),
+        ("[defaults]\nmax_requeues = -1\n", "", "distlaunch.toml:2: max-requeues -1 is below 0"),
+        ("[defaults]\nmax_requeues = -1\n", "MAX_REQUEUES=2", "distlaunch.toml:2: max-requeues -1 is below 0"),
+    ],
+)
+def test_config_finds_mistakes_in_what_a_backend_uses_without_a_cluster(
+    distlaunch: Cli, text: str, variable: str, where: str
+) -> None:
+    distlaunch.write("distlaunch.toml", text)
+    name, _, value = variable.partition("=")
+
+    done = distlaunch("config", env={f"DISTLAUNCH_{name}": value} if name else {})
+
+    assert done.exit_code == 2
+    assert where in done.stderr
+
+
+def test_config_shows_what_a_variable_sets_for_a_backend_and_takes_what_one_of_several_takes(distlaunch: Cli) -> None:
+    distlaunch.write("distlaunch.toml", '[defaults]\ngpus_per_node = "a100:4"\n')
+
+    shown = distlaunch("config", "--output", "json", env={"DISTLAUNCH_SHARE_GPUS": "yes"}).json["result"]["settings"]
+
+    assert shown["share_gpus"] == {"value": True, "source": "DISTLAUNCH_SHARE_GPUS"}
+    assert shown["gpus_per_node"]["value"] == "a100:4", "only Kubernetes has no types"
+
+
 def test_options_for_the_agents_arrive_in_their_job_as_they_were_checked() -> None:
     options = JobOptions(max_restarts=3, rdzv_timeout="2m", log_limit="1GB", role="trainer", near_nics=True)
     spec = job_spec.from_options(options, ("train.py",), kind="script", cwd="/")
