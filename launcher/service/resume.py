@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from launcher.agent.protocol import Output
+from launcher.agent.protocol import Event, Output
 from launcher.runs import status
 from launcher.runs.reader import StreamReader
 from launcher.system import input_file
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from launcher.runs.records import Run
 
 _LAST_BYTES = 128 * 1024
+_MOST_BYTES = 64 << 20
+"""Lines of a rank that has been silent for longer are not looked for, unless many are wanted."""
+
+_LINE_BYTES = 4096
 
 
 def sizes(run: Run) -> dict[int, int]:
@@ -37,19 +41,32 @@ def known(run: Run, ranks: Wanted | None, tail: int) -> tuple[dict[int, int], di
     for node in range(len(run.hosts)):
         path = run.stream_path(node)
         with suppress(OSError):
-            offsets[node], last = _whole_lines(path)
-            found[node] = [*status.ends(path, offsets[node]), *_last_lines(last, ranks, node, tail)]
+            end, data = _end_of(path)
+            told = [*status.ends(path, end)]
+            lines = _last_lines(data, ranks, node, tail)
+            size, most = _LAST_BYTES, max(_MOST_BYTES, tail * _LINE_BYTES) if _may_have(told, ranks) else 0
+            while len(lines) < tail and size < min(end, most):
+                size *= 4
+                lines = _last_lines(_end_of(path, end, size)[1], ranks, node, tail)
+            offsets[node], found[node] = end, [*told, *lines]
     return offsets, found
 
 
-def _whole_lines(path: Path) -> tuple[int, bytes]:
-    """The offset after the last whole line of the stream, and the last lines before it."""
+def _may_have(told: list[Record], ranks: Wanted | None) -> bool:
+    """Whether the node whose stream tells this has one of the ranks."""
+    named = [each.fields.get("ranks") or () for each in told if isinstance(each, Event) and each.name == "rendezvous"]
+    return ranks is None or any(rank in ranks for own in named for rank in own)
+
+
+def _end_of(path: Path, end: int | None = None, size: int = _LAST_BYTES) -> tuple[int, bytes]:
+    """The offset after the last whole line of the stream, or of its first `end` bytes, and the last lines before it."""
     with input_file.open_file(path) as file:
-        start = max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES)
+        end = file.seek(0, os.SEEK_END) if end is None else end
+        start = max(0, end - size)
         file.seek(start)
-        data = file.read(_LAST_BYTES)
-    end = data.rfind(b"\n") + 1
-    return start + end, data[data.find(b"\n") + 1 if start else 0 : end]
+        data = file.read(end - start)
+    whole = data.rfind(b"\n") + 1
+    return start + whole, data[data.find(b"\n") + 1 if start else 0 : whole]
 
 
 def _last_lines(data: bytes, ranks: Wanted | None, node: int, count: int) -> list[Record]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from launcher.agent.protocol import encode_event
 from launcher.backends._files import FileStream
 from testbed import wait_until
+from testbed.running import Running
 from tests.cli.following import nothing_is_left, processes, recorded  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
@@ -123,3 +125,37 @@ def test_of_many_files_that_grow_at_once_little_is_in_memory_and_each_has_its_tu
     stream.close()
     assert max(reads) < 1.1 * (1 << 20)
     assert got == dict.fromkeys(range(nodes), written)
+
+
+LOUD = """
+import os, pathlib, time
+def wait_for(name):
+    while not os.path.exists(name):
+        time.sleep(0.01)
+if os.environ["RANK"] == "1":
+    wait_for("first")
+for number in range(5000 if os.environ["RANK"] == "0" else 300):
+    print(f"{number:0200}")
+print("all", flush=True)
+pathlib.Path("first" if os.environ["RANK"] == "0" else "second").touch()
+wait_for("go")
+"""
+"""Rank 0 writes a megabyte, and then rank 1 half of what an end of a stream is."""
+
+
+def test_attach_begins_with_as_many_lines_as_were_asked_for(distlaunch: Cli) -> None:
+    distlaunch.write("loud.py", LOUD)
+    run = distlaunch("local", "--detach", "--nproc-per-node", "2", "loud.py").stdout.strip()
+    wait_until("both ranks", (distlaunch.directory / "second").exists)
+    stream = distlaunch.runs / run / "nodes/0/stream"
+    wait_until("their lines", lambda: stream.read_bytes().count(b"all\n") == 2)
+
+    attached = Running(distlaunch.start("attach", run, "--tail", "3000", "--output", "jsonl"))
+    attached.until('"type": "line"')
+    distlaunch.write("go", "")
+
+    assert attached.end() == 0
+    shown = [json.loads(line) for line in attached.stdout.splitlines()]
+    attached.close()
+    lines = [each["text"] for each in shown if each["type"] == "line"]
+    assert lines == [*(f"{number:0200}" for number in range(2001, 5000)), "all"]
