@@ -79,6 +79,8 @@ def _compete(
         keeps = held.pop_all()
     settling = Question(lambda: _settle(contest, keeps), "settle")
     try:
+        if not wait:
+            return launching.detached(won)
         chosen = next((each for each in tries or () if each.path == won.path), None)
         if chosen is not None:
             return launching.follow(chosen, won, interrupts)

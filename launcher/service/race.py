@@ -85,13 +85,15 @@ class Contest:
         and `Detached` if the user leaves.
         """
         with live_line.waiting("queueing"):
-            while wait or not all(each.sent for each in self._rivals if not each.over):
+            while True:
                 if self._interrupts.hung_up:
                     raise Detached
                 if self._interrupts.stops:
                     raise KeyboardInterrupt
                 if all(each.over for each in self._rivals):
                     raise self._none_left()
+                if not wait and all(each.sent or each.over for each in self._rivals):
+                    return None
                 try:
                     news = self._said.get(timeout=_LOOK_S)
                 except queue.Empty:
@@ -99,7 +101,6 @@ class Contest:
                 if self._takes(news):
                     return self._won(news.rival)
                 self._show()
-        return None
 
     def _show(self) -> None:
         waiting = [f"{each.cluster} ({each.detail})" for each in self._rivals if not each.over]

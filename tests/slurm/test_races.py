@@ -30,6 +30,9 @@ time.sleep(float(sys.argv[2]))
 """
 """Each run of the script appends a line to a file that both clusters see."""
 
+WAITS = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]):\n    time.sleep(0.1)\n"
+DETACHED = ("run", "--on", "juno,lab", "--start", "first", "--detach", "--claim")
+
 
 @pytest.fixture(autouse=True)
 def script(racing: Racing) -> None:
@@ -142,11 +145,10 @@ def test_without_a_launcher_no_try_runs_the_script(racing: Racing) -> None:
 
 
 def test_a_detached_run_is_claimed_at_a_shared_place_or_refused(racing: Racing) -> None:
-    words = ("run", "--on", "juno,lab", "--start", "first", "--detach")
-    refused = racing(*words, "marks.py", "/dev/null", "0")
+    refused = racing(*DETACHED[:-1], "marks.py", "/dev/null", "0")
     claims, marked = racing.home / "claims", str(racing.home / "marks")
 
-    started = racing(*words, "--claim", str(claims), "marks.py", marked, "0")
+    started = racing(*DETACHED, str(claims), "marks.py", marked, "0")
     state = racing.wait_end()
 
     assert refused.exit_code == 2
@@ -156,6 +158,32 @@ def test_a_detached_run_is_claimed_at_a_shared_place_or_refused(racing: Racing) 
     wait_until("no job to be left", lambda: racing.queued() == [], limit_s=LIMIT_S)
     (ran,) = marks(racing)
     assert (claims / started.stdout.strip()).read_text() == ran
+
+
+def test_a_detached_run_that_no_cluster_takes_has_failed(racing: Racing) -> None:
+    for node in racing.nodes:
+        node.new_sbatch("echo Invalid account >&2; exit 1")
+
+    done = racing(*DETACHED, str(racing.home / "claims"), "marks.py", "/dev/null", "0")
+
+    assert (done.exit_code, done.stdout) == (4, ""), done.stderr
+    assert "no cluster is left: juno: " in done.stderr
+    assert racing.status()["state"] == "failed"
+
+
+def test_a_detached_run_is_not_followed_if_one_cluster_has_it_before_the_other_was_asked(racing: Racing) -> None:
+    over, cancelled = racing.home / "over", racing.cli.runs / "*/tries/*/cancel.json"
+    racing.nodes[1].new_sbatch(f'until ls {cancelled} 2>/dev/null; do sleep 0.1; done; exec "$sbatch" "$@"')
+    racing.cli.write("waits.py", WAITS)
+
+    started = racing(*DETACHED, str(racing.home / "claims"), "waits.py", str(over))
+
+    assert started.exit_code == 0, started.stderr
+    state = racing.status()
+    assert (state["run"], state["state"], state["cluster"]) == (started.stdout.strip(), "running", "juno")
+    over.touch()
+    assert racing.wait_end()["state"] == "success"
+    wait_until("no job to be left", lambda: racing.queued() == [], limit_s=LIMIT_S)
 
 
 def test_a_cancelled_run_leaves_nothing_on_any_cluster(racing: Racing) -> None:
