@@ -86,14 +86,15 @@ class Contest:
         """
         with live_line.waiting("queueing"):
             while True:
-                if self._interrupts.hung_up:
-                    raise Detached
                 if self._interrupts.stops:
                     raise KeyboardInterrupt
                 if all(each.over for each in self._rivals):
                     raise self._none_left()
-                if not wait and all(each.sent or each.over for each in self._rivals):
-                    return None
+                if all(each.sent or each.over for each in self._rivals):
+                    if not wait:
+                        return None
+                    if self._interrupts.hung_up:  # not before: this process's end would cut a submission off
+                        raise Detached
                 try:
                     news = self._said.get(timeout=_LOOK_S)
                 except queue.Empty:

@@ -186,6 +186,21 @@ def test_a_detached_run_is_not_followed_if_one_cluster_has_it_before_the_other_w
     wait_until("no job to be left", lambda: racing.queued() == [], limit_s=LIMIT_S)
 
 
+def test_a_terminal_that_is_closed_meanwhile_cuts_no_submission_off(racing: Racing) -> None:
+    racing.hold()
+    racing.nodes[1].new_sbatch('sleep 5; exec "$sbatch" --hold "$@"')
+    launcher = racing.race("marks.py", "/dev/null", "0")
+    wait_until("juno to have it", lambda: _submitted(racing) == 1, limit_s=LIMIT_S)
+
+    launcher.send_signal(signal.SIGHUP)
+    _, stderr = launcher.communicate(timeout=LIMIT_S)
+
+    assert launcher.returncode == 5, stderr.decode()
+    assert _submitted(racing) == 2
+    assert len(racing.queued()) == 2
+    assert racing("cancel", "last").exit_code == 0
+
+
 def test_a_cancelled_run_leaves_nothing_on_any_cluster(racing: Racing) -> None:
     racing.hold()
     launcher = racing.race("marks.py", str(racing.home / "marks"), "0")
