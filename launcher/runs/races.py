@@ -10,6 +10,7 @@ which is created exclusively. So whatever dies, at most one try starts its scrip
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,11 @@ def decide(run: Run, name: str, cluster: str) -> Holder:
     if (found := claim(run)) is None:
         raise StorageError(f"{run.path / _CLAIM} cannot be read")
     return found
+
+
+def was_made(each: Run) -> bool:
+    """Whether the try was created: a launcher that was killed may only have noted it."""
+    return os.path.lexists(each.path / "run.json")
 
 
 def move(run: Run, name: str, cluster: str) -> None:

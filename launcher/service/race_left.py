@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.errors import LaunchError
-from launcher.runs import directories, lock, races
+from launcher.runs import directories, lock, races, status
 from launcher.service import observe
 from launcher.service.interrupts import Unattended
 from launcher.service.race import Contest
@@ -17,6 +17,7 @@ from launcher.system.question import Question
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from launcher.results.run import RunState
     from launcher.runs.records import Run
 
 _SOON_S = 10.0
@@ -53,10 +54,12 @@ class Abandoned(Contest):
                 races.decide(self.run, each.id, each.cluster or each.backend)
                 self._note(each.id, granted_at=time.time())
                 return directories.read(self.run.root, self.run.id)
-            if state["exit_code"] is None:
-                left = True
-            else:
+            if state["exit_code"] is not None:
                 self._note(each.id, ended_at=time.time(), problem=why_ended(state))
+            elif _was_never_sent(each, state):
+                self._note(each.id, ended_at=time.time(), problem=state["detail"])
+            else:
+                left = True
         if not left:
             self._none_left()
         return self.run
@@ -66,6 +69,14 @@ class Abandoned(Contest):
         for each in self._race["tries"]:
             if each["ended_at"] is None and each["granted_at"] is None:
                 yield directories.read(self.run.path / races.TRIES, each["run"])
+
+
+def _was_never_sent(each: Run, state: RunState) -> bool:
+    """Whether nothing of the try exists, and nothing will, as its launcher has ended."""
+    if each.damaged:
+        return not races.was_made(each)
+    young = time.time() - each.created < status.SUBMISSION_S  # a scheduler may be about to show it
+    return state["state"] == "unknown" and state["detail"] == status.nothing_found(each) and not young
 
 
 def caught_up(run: Run) -> Run:

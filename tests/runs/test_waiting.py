@@ -76,12 +76,7 @@ def test_a_run_that_is_being_submitted_is_waited_for(tmp_path: Path, after_polls
 def test_a_run_that_no_launcher_decides_ends_with_its_last_try(
     tmp_path: Path, after_polls: list[Callable[[], object]]
 ) -> None:
-    tries: list[Try] = [
-        {
-            "run": OTHER, "cluster": "a", "tried_at": 1.0, "granted_at": None, "cancelled_at": None, "ended_at": None,
-            "problem": None,
-        }
-    ]  # fmt: skip
+    tries = [_try(OTHER)]
     race: Race = {"start": "first", "limit": 1, "claim": None, "wait_s": 300.0, "asked": [], "tries": tries}
     run = records.note_race(make(tmp_path, NAME, result=None), race)
     tried = make(run.path / races.TRIES, OTHER, result=None)
@@ -93,6 +88,30 @@ def test_a_run_that_no_launcher_decides_ends_with_its_last_try(
     assert state["state"] == "failed"
     assert state["cause"]
     assert "no cluster is left" in state["cause"]["message"]
+
+
+def test_a_run_whose_other_tries_were_never_sent_ends_with_its_last_one(
+    tmp_path: Path, after_polls: list[Callable[[], object]]
+) -> None:
+    """Its launcher was killed before it created one, before it sent the next, and while it sent a third."""
+    last, noted, made, begun = (f"{NAME[:-1]}{letter}" for letter in "efgh")
+    tries = [_try(name) for name in (last, noted, made, begun)]
+    race: Race = {"start": "first", "limit": 4, "claim": None, "wait_s": 300.0, "asked": [], "tries": tries}
+    run = records.note_race(make(tmp_path, NAME, created=1.0, result=None), race)
+    tried = make(run.path / races.TRIES, last, result=None)
+    records.record_handle(tried, {"run_dir": str(tried.path)})
+    make(run.path / races.TRIES, made, created=1.0, result=None)
+    sent = make(run.path / races.TRIES, begun, created=1.0, result=None)
+    records.record_handle(sent, {"run_dir": str(sent.path), "submitting": True})
+    after_polls += [lambda: None, lambda: records.finish(tried, FAILED)]
+
+    ((ended, state),) = waiting.wait([directories.find(tmp_path, NAME)], timeout="20s")
+
+    assert state["state"] == "failed"
+    assert ended.race
+    problems = {each["run"]: each["problem"] for each in ended.race["tries"]}
+    assert problems[noted] == "it has no run.json"
+    assert problems[made] == problems[begun] == "its launcher ended before the run was submitted"
 
 
 def test_a_run_that_is_removed_is_one_that_does_not_exist(
@@ -155,3 +174,11 @@ def test_a_run_whose_launcher_ended_before_it_sent_anything_is_not_waited_for(
 
     with pytest.raises(RequestError, match="will not end: unknown: its launcher ended before the run was submitted"):
         waiting.wait([directories.find(tmp_path, NAME)], timeout="60s")
+
+
+def _try(run: str) -> Try:
+    """One that has not ended, as far as is recorded."""
+    return {
+        "run": run, "cluster": run[-1], "tried_at": 1.0, "granted_at": None, "cancelled_at": None, "ended_at": None,
+        "problem": None,
+    }  # fmt: skip

@@ -30,10 +30,9 @@ def attach(  # noqa: PLR0917 - one per option
     directory = observe.directory(fmt, lines=True)
     asked = attaching.options(log_ranks, on_hangup, tail)
     found = attaching.submitted(finding.find(directory, run, on))
-    if attaching.is_undecided(found):
-        from launcher.cli import racing  # few runs need it
+    with interrupting.of(asked.on_hangup or "detach", None) as interrupts:
+        if attaching.is_undecided(found):
+            from launcher.cli import racing  # few runs need it
 
-        with interrupting.of(asked.on_hangup or "detach", None) as interrupts:
             return racing.resume(found, asked, interrupts)
-    with interrupting.of(asked.on_hangup or "detach", observe.backend_of(found)) as interrupts:
         return following.attach(found, asked, interrupts)
