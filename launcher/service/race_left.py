@@ -40,7 +40,7 @@ class Abandoned(Contest):
             except LaunchError as error:
                 output.warn(f"{winner.cluster} was not told that it has the run: {error.message}")
         for each in self._tries():
-            if each.id != name:
+            if each.id != name and not each.damaged:
                 rival = Rival(each, observe.backend_of(each), each.cluster or each.backend, self._said)
                 self._cancel([rival])
         self.settled(_SOON_S)

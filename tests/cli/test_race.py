@@ -48,6 +48,24 @@ def test_a_run_whose_tries_were_never_created_has_ended_and_is_not_waited_for(di
     assert distlaunch("status", "last", "--output", "json").json["result"]["state"] == "failed"
 
 
+def test_a_run_of_which_one_try_was_never_created_is_shown(distlaunch: Cli) -> None:
+    """Its launcher was killed between the note of a try and the try, while another cluster had the run already."""
+    distlaunch.write("system.toml", CLUSTERS)
+    distlaunch.write("hello.py", "print('hello')\n")
+    assert distlaunch("run", "--on", "a,b", "--start", "first", "hello.py").exit_code == 0
+    (run,) = distlaunch.runs.glob("hello-2*")
+    record = json.loads((run / "run.json").read_text())
+    (lost,) = [each for each in record["race"]["tries"] if not each["granted_at"]]
+    lost.update(cancelled_at=None, ended_at=None)
+    shutil.rmtree(run / "tries" / lost["run"])
+    (run / "run.json").write_text(json.dumps(record))
+
+    shown = distlaunch("status", "last", "--output", "json")
+
+    assert shown.exit_code == 0, shown.stderr
+    assert shown.json["result"]["state"] == "success"
+
+
 def test_a_script_that_ends_at_once_is_not_taken_for_one_that_never_ran(distlaunch: Cli) -> None:
     """Agents claim it themselves, so it may have run before the launcher looks."""
     distlaunch.write("system.toml", CLUSTERS)
