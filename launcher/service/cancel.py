@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.agent.failures import Failure
-from launcher.errors import StorageError
+from launcher.errors import LaunchError, StorageError
 from launcher.results import run as results
 from launcher.runs import cancel_notes, directories, lock, moves, races, records, restarts, status
 from launcher.service import observe, undo
+from launcher.system.question import Question
 
 if TYPE_CHECKING:
+    from launcher.results.race import Race
     from launcher.results.run import RunState
     from launcher.runs.records import Run
 
@@ -59,9 +62,7 @@ def _end(found: Run, *, force: bool) -> Run:
     if (known := status.current(found)) is not None and known["exit_code"] is not None:
         return found
     if found.race is not None:
-        for each in found.race["tries"]:
-            if each["ended_at"] is None:
-                cancel(directories.read(found.path / races.TRIES, each["run"]), force=force)
+        _end_tries(found, found.race, force=force)
         records.finish(found, undo.unsubmitted(Failure.CANCELLED))
         return found
     sent = observe.sent(found)
@@ -78,6 +79,23 @@ def _end(found: Run, *, force: bool) -> Run:
     with cancel_notes.cancelling(sent, force=force):  # a requeue has removed the first request
         observe.backend_of(sent).cancel(sent.known, force=force)
     return sent
+
+
+def _end_tries(run: Run, race: Race, *, force: bool) -> None:
+    """Cancel all tries at once. Once all clusters have answered, raises the error of the first that did not do it."""
+    names = [each["run"] for each in race["tries"] if each["ended_at"] is None]
+    tries = filter(races.was_made, (directories.read(run.path / races.TRIES, name) for name in names))
+    asked = [(each, Question(partial(cancel, each, force=force), f"cancel {each.cluster}")) for each in tries]
+    refused: list[LaunchError] = []
+    for each, question in asked:
+        try:
+            question.answer()
+        except LaunchError as error:
+            refused.append(type(error)(f"{each.cluster}: {error.message}", hint=error.hint, in_part=True))
+    for other in refused[1:]:
+        output.warn(other.message)
+    if refused:
+        raise refused[0]
 
 
 def _wait(run: Run, *, force: bool) -> RunState:

@@ -29,7 +29,8 @@ class Question(Generic[T]):
         return not self._thread.is_alive()
 
     def answer(self) -> T:
-        """The result of the call; raises what the call raised."""
+        """The result of the call, once it has finished; raises what the call raised."""
+        self._thread.join()
         if self._error is not None:
             raise self._error
         return self._answer[0]

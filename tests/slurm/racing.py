@@ -68,6 +68,11 @@ class Racing(Laptop):
         told = (node.slurm.run(("squeue", "--noheader", "--format=%j %T")).stdout for node in self.nodes)
         return [line for text in told for line in text.splitlines()]
 
+    def submitted(self) -> int:
+        """How many tries of all runs have a job, as far as is recorded."""
+        records = [json.loads(path.read_text()) for path in self.cli.runs.glob("*/tries/*/run.json")]
+        return sum(bool(record["handle"] and not record["handle"].get("submitting")) for record in records)
+
     def hold(self) -> None:
         """Submit every job from now on so that it waits until `let_go`."""
         for node in self.nodes:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -29,9 +28,6 @@ print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
 time.sleep(float(sys.argv[2]))
 """
 """Each run of the script appends a line to a file that both clusters see."""
-
-WAITS = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]):\n    time.sleep(0.1)\n"
-DETACHED = ("run", "--on", "juno,lab", "--start", "first", "--detach", "--claim")
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +109,7 @@ def test_a_launcher_that_was_killed_leaves_a_run_that_another_goes_on_with(racin
     marked = str(racing.home / "marks")
     launcher = racing.race("marks.py", marked, "1")
     wait_until("both to have it", lambda: len(racing.queued()) == 2, limit_s=LIMIT_S)
-    wait_until("it to be recorded", lambda: _submitted(racing) == 2, limit_s=LIMIT_S)
+    wait_until("it to be recorded", lambda: racing.submitted() == 2, limit_s=LIMIT_S)
     launcher.kill()
     launcher.communicate()
 
@@ -131,7 +127,7 @@ def test_without_a_launcher_no_try_runs_the_script(racing: Racing) -> None:
     racing.hold()
     launcher = racing.race("--claim-wait", "3s", "marks.py", str(racing.home / "marks"), "0")
     wait_until("both to have it", lambda: len(racing.queued()) == 2, limit_s=LIMIT_S)
-    wait_until("it to be recorded", lambda: _submitted(racing) == 2, limit_s=LIMIT_S)
+    wait_until("it to be recorded", lambda: racing.submitted() == 2, limit_s=LIMIT_S)
     launcher.kill()
     launcher.communicate()
 
@@ -142,63 +138,6 @@ def test_without_a_launcher_no_try_runs_the_script(racing: Racing) -> None:
     state = racing.status()
     assert (state["state"], state["exit_code"]) == ("failed", 4)
     assert "no launcher granted the run's claim within 3 s" in state["cause"]["message"]
-
-
-def test_a_detached_run_is_claimed_at_a_shared_place_or_refused(racing: Racing) -> None:
-    refused = racing(*DETACHED[:-1], "marks.py", "/dev/null", "0")
-    claims, marked = racing.home / "claims", str(racing.home / "marks")
-
-    started = racing(*DETACHED, str(claims), "marks.py", marked, "0")
-    state = racing.wait_end()
-
-    assert refused.exit_code == 2
-    assert "nothing decides which" in refused.stderr
-    assert started.exit_code == 0, started.stderr
-    assert state["state"] == "success"
-    wait_until("no job to be left", lambda: racing.queued() == [], limit_s=LIMIT_S)
-    (ran,) = marks(racing)
-    assert (claims / started.stdout.strip()).read_text() == ran
-
-
-def test_a_detached_run_that_no_cluster_takes_has_failed(racing: Racing) -> None:
-    for node in racing.nodes:
-        node.new_sbatch("echo Invalid account >&2; exit 1")
-
-    done = racing(*DETACHED, str(racing.home / "claims"), "marks.py", "/dev/null", "0")
-
-    assert (done.exit_code, done.stdout) == (4, ""), done.stderr
-    assert "no cluster is left: juno: " in done.stderr
-    assert racing.status()["state"] == "failed"
-
-
-def test_a_detached_run_is_not_followed_if_one_cluster_has_it_before_the_other_was_asked(racing: Racing) -> None:
-    over, cancelled = racing.home / "over", racing.cli.runs / "*/tries/*/cancel.json"
-    racing.nodes[1].new_sbatch(f'until ls {cancelled} 2>/dev/null; do sleep 0.1; done; exec "$sbatch" "$@"')
-    racing.cli.write("waits.py", WAITS)
-
-    started = racing(*DETACHED, str(racing.home / "claims"), "waits.py", str(over))
-
-    assert started.exit_code == 0, started.stderr
-    state = racing.status()
-    assert (state["run"], state["state"], state["cluster"]) == (started.stdout.strip(), "running", "juno")
-    over.touch()
-    assert racing.wait_end()["state"] == "success"
-    wait_until("no job to be left", lambda: racing.queued() == [], limit_s=LIMIT_S)
-
-
-def test_a_terminal_that_is_closed_meanwhile_cuts_no_submission_off(racing: Racing) -> None:
-    racing.hold()
-    racing.nodes[1].new_sbatch('sleep 5; exec "$sbatch" --hold "$@"')
-    launcher = racing.race("marks.py", "/dev/null", "0")
-    wait_until("juno to have it", lambda: _submitted(racing) == 1, limit_s=LIMIT_S)
-
-    launcher.send_signal(signal.SIGHUP)
-    _, stderr = launcher.communicate(timeout=LIMIT_S)
-
-    assert launcher.returncode == 5, stderr.decode()
-    assert _submitted(racing) == 2
-    assert len(racing.queued()) == 2
-    assert racing("cancel", "last").exit_code == 0
 
 
 def test_a_cancelled_run_leaves_nothing_on_any_cluster(racing: Racing) -> None:
@@ -271,11 +210,3 @@ def test_one_of_many_races_is_run_by_one_cluster_at_most_whatever_is_killed(raci
 
 
 RACES, AT_ONCE = int(os.environ.get("DISTLAUNCH_TEST_RACES", "24")), 6
-
-
-def _submitted(racing: Racing) -> int:
-    """How many tries have a job, as far as is recorded."""
-    records: list[dict[str, Any]] = [
-        json.loads(path.read_text()) for path in racing.cli.runs.glob("*/tries/*/run.json")
-    ]
-    return sum(bool(record["handle"] and not record["handle"].get("submitting")) for record in records)
