@@ -71,6 +71,8 @@ class Rival:
                 self._watch()
             except LaunchError as error:
                 self._tell("ended", error.message)
+            except KeyboardInterrupt:
+                self._tell("ended", "it was cancelled while it was submitted")
             except Exception as error:  # noqa: BLE001 - one broken cluster must not end the others' tries
                 self._tell("ended", repr(error))
 

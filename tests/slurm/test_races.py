@@ -104,6 +104,19 @@ def test_the_same_number_of_workers_is_asked_of_clusters_with_other_nodes(racing
     assert len(marks(racing)) == 1
 
 
+def test_a_cluster_that_fails_once_another_has_the_run_is_not_shown(racing: Racing) -> None:
+    cancelled = racing.cli.runs / "*/tries/*/cancel.json"
+    racing.nodes[1].new_sbatch(f"until ls {cancelled} 2>/dev/null; do sleep 0.1; done; sleep 3; exit 1")
+
+    done = racing("run", "--on", "juno,lab", "--start", "first", "marks.py", str(racing.home / "marks"), "5")
+
+    assert (done.exit_code, done.stdout) == (0, "rank 0 of 1\n"), done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(marks(racing)) == 1
+    (lost,) = [each for each in racing.status()["race"]["tries"] if each["cluster"] == "lab"]
+    assert lost["ended_at"] is not None
+
+
 def test_a_launcher_that_was_killed_leaves_a_run_that_another_goes_on_with(racing: Racing) -> None:
     racing.hold()
     marked = str(racing.home / "marks")
