@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from launcher import output
 from launcher.console import json_lines, keys, summary
 from launcher.errors import RunContinuesError
-from launcher.service.leaving import Detached, Leaving
+from launcher.service.leaving import Detached, Leaving, left_alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +29,15 @@ def attach(found: Run, asked: Asked, interrupts: Interrupts) -> int:
     """Follow a run that something else has started. Returns its exit code."""
     from launcher.service import attaching, following, observe  # launches do not need them
 
-    output.note(summary.heading(found))
-    if (state := attaching.end(found)) is not None:
+    try:
+        with left_alone(interrupts):
+            found = attaching.submitted(found)
+            output.note(summary.heading(found))
+            state = attaching.end(found)
+    except Detached:
+        json_lines.begin(found)
+        return detached(found)
+    if state is not None:
         json_lines.begin(found)
         return close(found, state, state["duration_s"] or 0.0)
     backend = observe.backend_of(found)

@@ -270,7 +270,7 @@ def _follow_other(planned: service.Launch, run: Run, interrupts: Interrupts) -> 
     from launcher.service import attaching
 
     asked = attaching.Asked(planned.request.ranks, planned.request.on_hangup, attaching.TAIL)
-    return following.attach(attaching.submitted(run), asked, interrupts)
+    return following.attach(run, asked, interrupts)
 
 
 def show_rendered(planned: service.Launch) -> None:

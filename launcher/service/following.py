@@ -13,6 +13,7 @@ from launcher.runs import directories
 from launcher.runs import restarts as restarting
 from launcher.service import putting_aside, resume
 from launcher.service.follow import Follower, View, record
+from launcher.service.leaving import left_alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +43,8 @@ def follow(
     `tail`: begin with this many of the last lines that each node has sent so far; None: show everything.
     `restarted` is called with each restarted run. Raises `Detached` if the user leaves.
     """
-    offsets, known = ({}, {}) if tail is None else resume.known(run, view.ranks, tail)
+    with left_alone(leaving.interrupts) if tail is not None else nullcontext():
+        offsets, known = ({}, {}) if tail is None else resume.known(run, view.ranks, tail)
     doing = backend.name if tail is None else "attach"
     restarts = _Restarts(run, backend, leaving, doing) if run.handle and backend.restarts_left(run.handle) else None
     with restarting.following(run, doing) if restarts else nullcontext():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from launcher import output
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
     from typing_extensions import Self
@@ -23,6 +25,16 @@ _DETACH, _CANCEL, _GO_ON = "d", "c", "g"
 
 class Detached(Exception):  # noqa: N818 - not an error
     """The user has left the run, which continues."""
+
+
+@contextmanager
+def left_alone(interrupts: Interrupts | Unattended) -> Iterator[None]:
+    """Inside the block the run is not followed yet: a request to stop ends only this command. Raises `Detached`."""
+    try:
+        with interrupts.at_once():
+            yield
+    except KeyboardInterrupt:
+        raise Detached from None
 
 
 class Leaving:

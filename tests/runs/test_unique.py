@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.runs import records
+from launcher.runs import lock, records
 from testbed import wait_until
 from testbed.running import Running
+from tests.cli.following import end, until_stderr
 from tests.runs.test_runs import make
 
 if TYPE_CHECKING:
@@ -50,6 +52,23 @@ def test_several_launches_at_the_same_moment_start_one_run_and_the_others_attach
     attached.close()
     assert distlaunch("wait", run, more).exit_code == 1
     assert distlaunch("local", "-d", "--unique", "--name", "nightly", "waits.py").stdout.strip() not in (run, more, "")
+
+
+def test_who_waits_for_the_submission_of_another_launcher_leaves_its_run_alone(distlaunch: Cli) -> None:
+    distlaunch.write("waits.py", WAITS)
+    run = make(distlaunch.runs, "nightly-20250101-101010-abcd", result=None)
+    with (
+        lock.hold(run.path, "local", submits=True),
+        distlaunch.start("local", "--unique", "--name", "nightly", "waits.py") as process,
+    ):
+        until_stderr(process, b"has not ended, so no other run of this name is started")
+        process.send_signal(signal.SIGINT)
+        code, stderr = end(process)
+
+    assert code == 5
+    assert f"{run.id} continues" in stderr
+    assert "cancel --force" not in stderr
+    assert not (run.path / "cancel.json").exists()
 
 
 def test_a_run_of_which_nobody_knows_whether_it_runs_is_named(distlaunch: Cli) -> None:

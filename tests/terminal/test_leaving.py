@@ -22,6 +22,20 @@ if TYPE_CHECKING:
 
     Start = Callable[..., Screen]
 
+PATIENT = """
+import sys, time
+from launcher.service import attaching
+from launcher.cli import main
+end = attaching.end
+def patient(run):
+    print("asking the cluster", file=sys.stderr, flush=True)
+    time.sleep(5)
+    return end(run)
+attaching.end = patient
+sys.exit(main())
+"""
+"""The launcher; a cluster takes five seconds to answer."""
+
 ENTERED, LEFT = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
 
 
@@ -44,6 +58,19 @@ def test_who_attaches_to_a_run_here_leaves_it_by_key_and_by_closing_the_terminal
         assert by_key.end() == leaves.CONTINUES
         closed.close()
         assert closed.process.wait(60) == leaves.CONTINUES
+    assert desk.run("status", "last")[1].splitlines()[1] == "state    running"
+
+
+@pytest.mark.parametrize("keys", ["\x03", "\x03\x03"])
+def test_ctrl_c_before_anything_of_the_run_is_followed_leaves_it_alone(desk: Desk, start: Start, keys: str) -> None:
+    desk.cli.write("patient.py", PATIENT)
+    screen = start("", argv=[sys.executable, "patient.py", "attach", "last"])
+    screen.until("asking the cluster")
+    screen.type(keys)
+    screen.until("to come back: distlaunch attach ticks-")
+
+    assert screen.end() == leaves.CONTINUES
+    assert list(desk.cli.runs.glob("*/cancel.json")) == []
     assert desk.run("status", "last")[1].splitlines()[1] == "state    running"
 
 
