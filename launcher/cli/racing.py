@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from launcher import output
 from launcher.cli import following
 from launcher.cli import launch as launching
-from launcher.console import live_line, summary
+from launcher.console import keys, live_line, summary
 from launcher.service import candidates, race
 from launcher.service import interrupts as interrupting
-from launcher.service.leaving import Detached
+from launcher.service.leaving import Detached, Leaving
 from launcher.system.question import Question
 
 if TYPE_CHECKING:
@@ -56,13 +56,14 @@ def _compete(
     asked: Asked | None = None,
     wait: bool = True,
 ) -> int:
-    """Wait until a try has the claim, and follow it, while the others are cancelled."""
+    """Wait until a try has the claim, and follow it, while the others are cancelled. `asked`: Ctrl-C asks."""
+    typed = keys.Keys() if asked is not None and keys.available() else None
     with ExitStack() as held:
         held.enter_context(race.hold(run, interrupts))
         contest = race.Contest(run, interrupts)
         try:
             begin(contest)
-            won = contest.decided(wait=wait)
+            won = contest.decided(Leaving(interrupts, typed), wait=wait)
         except Detached:
             wait_text = summary.duration(contest.wait_s)
             output.note(

@@ -13,7 +13,7 @@ from launcher.console import live_line
 from launcher.errors import CommandError, LaunchError
 from launcher.runs import directories, lock, races, records
 from launcher.service import cancel, launch, observe, undo
-from launcher.service.leaving import Detached
+from launcher.service.leaving import Leaving
 from launcher.service.rival import News, Rival, grant, say, submit
 from launcher.system.dataclass import replace
 from launcher.system.question import Question
@@ -69,6 +69,7 @@ class Contest:
     def _add(self, run: Run, backend: AnyBackend, send: Callable[[], Run], *, known: bool = False) -> None:
         rival = Rival(run, backend, run.cluster or backend.name, self._said)
         self._rivals.append(rival)
+        rival.sent = known
         if not known:
             new: Try = {
                 "cluster": rival.cluster, "run": run.id, "tried_at": round(time.time(), 3),
@@ -78,13 +79,13 @@ class Contest:
             self.run = records.note_race(self.run, self._race)
         rival.begin(send)
 
-    def decided(self, *, wait: bool = True) -> Run | None:
+    def decided(self, leaving: Leaving, *, wait: bool = True) -> Run | None:
         """Wait until a try has the claim, and return the run as that try; without `wait`, until all are submitted.
 
         Raises `CommandError` once no try is left, `KeyboardInterrupt` if the user or another process cancels the run,
         and `Detached` if the user leaves.
         """
-        with live_line.waiting("queueing"):
+        with live_line.waiting("queueing"), leaving:
             while True:
                 if self._interrupts.stops:
                     raise KeyboardInterrupt
@@ -93,8 +94,7 @@ class Contest:
                 if all(each.sent or each.over for each in self._rivals):
                     if not wait:
                         return None
-                    if self._interrupts.hung_up:  # not before: this process's end would cut a submission off
-                        raise Detached
+                    leaving.look()  # not before: this process's end would cut a submission off
                 try:
                     news = self._said.get(timeout=_LOOK_S)
                 except queue.Empty:
@@ -226,7 +226,7 @@ def first(entry: Entry, interrupts: Interrupts | Unattended) -> Run:
         contest = Contest(run, interrupts)
         try:
             contest.queue_up(entry.tries)
-            won = contest.decided()
+            won = contest.decided(Leaving(interrupts))
         except KeyboardInterrupt:
             contest.abandon()
             raise

@@ -10,6 +10,7 @@ import pytest
 from testbed import wait_until
 from tests.slurm.laptop import LIMIT_S
 from tests.slurm.test_races import MARKS, marks
+from tests.terminal import leaves
 
 if TYPE_CHECKING:
     from tests.slurm.racing import Racing
@@ -78,6 +79,25 @@ def test_a_terminal_that_is_closed_meanwhile_cuts_no_submission_off(racing: Raci
 
     assert launcher.returncode == 5, stderr.decode()
     assert racing.submitted() == 2
+    assert len(racing.queued()) == 2
+    assert racing("cancel", "last").exit_code == 0
+
+
+def test_ctrl_c_asks_who_attaches_to_a_run_that_no_cluster_has_yet(racing: Racing) -> None:
+    racing.hold()
+    launcher = racing.race("marks.py", "/dev/null", "0")
+    wait_until("it to be recorded", lambda: racing.submitted() == 2, limit_s=LIMIT_S)
+    launcher.kill()
+    launcher.communicate()
+
+    with leaves.Desk(racing.cli, racing.env()).type("attach", "last") as screen:
+        screen.until("d detaches, Ctrl-C asks")
+        screen.type("\x03")
+        screen.until("cancel, detach or go on?")
+        screen.type("d")
+        screen.until("to come back: distlaunch attach marks-")
+        assert screen.end() == leaves.CONTINUES
+
     assert len(racing.queued()) == 2
     assert racing("cancel", "last").exit_code == 0
 
