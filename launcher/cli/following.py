@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from launcher import output
 from launcher.console import json_lines, keys, summary
-from launcher.errors import RunContinuesError
+from launcher.errors import CommandError, RunContinuesError
 from launcher.service.leaving import Detached, Leaving, left_alone
 
 if TYPE_CHECKING:
@@ -71,8 +71,12 @@ def to_end(
         return detached(run)
     took_s = time.time() - since
     if fetching is not None:
-        with interrupts.at_once():
-            fetching.finish(run)
+        interrupts.obeyed()  # what has ended the run does not end this, too
+        try:
+            with interrupts.at_once():
+                fetching.finish(run)
+        except KeyboardInterrupt:
+            fetching.error = CommandError("stopped", hint=f"distlaunch fetch {run.id} PATTERN")
     return close(run, state, took_s, fetching)
 
 

@@ -85,6 +85,10 @@ class Interrupts:
         self.stops = max(self.stops, int(cancel))
         self.asked_at = None
 
+    def obeyed(self) -> None:
+        """Take note that the requests made so far need nothing more."""
+        self._raised = self.stops
+
     @contextmanager
     def at_once(self) -> Iterator[None]:
         """Raise KeyboardInterrupt inside the block for each request to stop, including one made before."""

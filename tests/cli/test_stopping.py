@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -127,6 +128,67 @@ def test_the_third_ctrl_c_ends_the_launcher_whatever_becomes_of_the_run(distlaun
     assert "Traceback" not in stderr
     assert "to end it: distlaunch cancel --force waits-" in stderr
     assert distlaunch("cancel", "last").stdout.endswith(": cancelled\n")
+
+
+SAVES = """
+import os, signal, sys
+
+def save(*_):
+    os.makedirs("out", exist_ok=True)
+    open("out/state", "w").write("step 7")
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+"""Writes its state when it has to end."""
+
+
+def test_what_a_run_writes_when_ctrl_c_ends_it_is_fetched(distlaunch: Cli) -> None:
+    distlaunch.write("saves.py", SAVES)
+    with distlaunch.start(
+        "local", "--output", "json", "--grace", "60s", "--fetch", "out/*", "--fetch-to", "got", "saves.py"
+    ) as process:
+        until_stderr(process, b"ready")
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+
+    found = json.loads(stdout)
+    assert process.returncode == 130, stderr
+    assert found["result"]["state"] == "cancelled"
+    assert [file["path"] for file in found["result"]["fetched"]["files"]] == ["out/state"]
+    assert (distlaunch.directory / "got/out/state").read_text() == "step 7"
+    assert b"may still be running" not in stderr
+
+
+SLOW_FETCH = """
+import sys, threading
+from launcher.cli import main
+from launcher.service import fetch_node
+
+def fetch(*_):
+    print("fetches", file=sys.stderr, flush=True)
+    threading.Event().wait()
+
+fetch_node.fetch = fetch
+sys.exit(main())
+"""
+"""The launcher; it fetches without end."""
+
+
+def test_ctrl_c_while_files_are_fetched_gives_up_these_and_tells_how_the_run_has_ended(distlaunch: Cli) -> None:
+    distlaunch.write("slow_fetch.py", SLOW_FETCH)
+    with distlaunch.start("local", "--fetch", "out", "--no-python", "true", python=("slow_fetch.py",)) as process:
+        until_stderr(process, b"fetches")
+        process.send_signal(signal.SIGINT)
+        code, stderr = end(process)
+
+    assert code == 4, stderr
+    assert "not fetched: stopped" in stderr
+    assert "success after" in stderr
+    assert "may still be running" not in stderr
 
 
 def test_a_signal_that_was_ignored_when_we_started_stays_ignored() -> None:
