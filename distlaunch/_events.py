@@ -89,7 +89,8 @@ def of_streams(run: records.Run, *, follow: bool) -> Iterator[Event]:
             continue
         yield NodeEvent(node=node, name=record.name, fields=record.fields)
         report.add(node, record)
-        start.heard(node, record.name)
+        if node < len(run.hosts):  # else one that it had before it was moved
+            start.heard(node, record.name)
         if live and (now := start.present()) != present:
             present = now
             if present:
@@ -112,7 +113,7 @@ def _records(
     run: records.Run, ranks: Wanted | None, only: int | None, *, follow: bool
 ) -> Iterator[tuple[int, WorkerLine | protocol.Event]]:
     """Whole lines and events of the streams."""
-    readers = {node: StreamReader(ranks, node) for node in range(len(run.hosts)) if only in (None, node)}
+    readers = {node: StreamReader(ranks, node) for node in logs.nodes_of(run, only)}
     unfinished: dict[tuple[int, int, bool], bytes] = {}
     for node, data in logs.blocks(run, readers, follow=follow, ranks=ranks):
         if not isinstance(node, int) or node not in readers:

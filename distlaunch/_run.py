@@ -157,8 +157,6 @@ class Run:
         """Lines that its workers wrote. `rank`: one, several, or `"0,3-5"`; None: all. `follow`: until its end."""
         with logged():
             record = streams.readable(directories.again(self._record), follow=follow)
-        if node is not None and not 0 <= node < len(record.hosts):
-            raise RequestError(f"{self.id} has no node {node}", hint=f"nodes: 0 to {len(record.hosts) - 1}")
         yield from told(_events.lines(record, _events.ranks(rank), node, follow=follow))
 
     @quiet

@@ -74,6 +74,14 @@ def formers(run: Run) -> Iterator[Run]:
             yield directories.recorded(here, each["run"])
 
 
+def hosts(run: Run) -> list[str]:
+    """The hosts of the run's nodes, and of those that it had only where it was before."""
+    found = list(run.hosts)
+    for former in formers(run):
+        found += former.hosts[len(found) :]
+    return found
+
+
 def undo(recorded: Run) -> None:
     """The run stays where it was."""
     noted = storage.read_json(recorded.path / _NOTE) or {}

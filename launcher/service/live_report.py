@@ -11,7 +11,7 @@ from launcher.agent.named_tuple import NamedTuple
 from launcher.errors import LaunchError
 from launcher.results import run as results
 from launcher.runs import directories, moves
-from launcher.service import observe, reports
+from launcher.service import logs, observe, reports
 from launcher.service.report_streams import ReportStreams
 from launcher.system import input_file, storage
 
@@ -74,9 +74,9 @@ class LiveReport:
         self._state, self._asked = observe.state_of(self._run), time.monotonic()
         self._streams, self._places = ReportStreams(self._run, self._state), {}
         for former in moves.formers(self._run):
-            for node in range(len(self._run.hosts)):
-                for block in _blocks(former.stream_path(node), None):
-                    self._streams.feed(node, block.data)
+            for node in range(len(former.hosts)):
+                for block in logs.former_blocks(former, node):
+                    self._streams.feed(node, block)
 
     def _bring(self) -> str:
         """Have the backend bring what is new to the run's directory. Returns why it cannot."""

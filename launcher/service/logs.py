@@ -68,6 +68,14 @@ def _is_being_submitted(run: Run) -> bool:
     return not run.submitted and (status.current(run) or results.nothing("unknown"))["state"] == "pending"
 
 
+def nodes_of(run: Run, node: int | None) -> Iterable[int]:
+    """That node, or all, also those that the run had only before it was moved. Raises `RequestError`."""
+    count = len(moves.hosts(run))
+    if node is not None and not 0 <= node < count:
+        raise RequestError(f"{run.id} has no node {node}", hint=f"nodes: 0 to {count - 1}")
+    return range(count) if node is None else (node,)
+
+
 def blocks(
     run: Run, nodes: Iterable[Source], *, follow: bool, ranks: Wanted | None = None
 ) -> Iterator[tuple[Source | None, bytes]]:
@@ -76,10 +84,13 @@ def blocks(
     A block without a source means that nothing has arrived for a while. Of a large run, only the streams of `ranks` may
     be there.
     """
-    paths = {node: run.stream_path(node) for node in nodes}
+    nodes = [*nodes]
     for former in moves.formers(run):
-        for number in paths:
-            yield from ((number, block) for block in _file_blocks(former.stream_path(number)))
+        for number in nodes:
+            yield from ((number, block) for block in former_blocks(former, number))
+    paths = {node: run.stream_path(node) for node in nodes if node == JOB_OUTPUT or node < len(run.hosts)}
+    if not paths and not follow:
+        return
     run = observe.sent(run) if run.result is None or restarts.as_before(run) else run
     bringing.for_logs(run, paths, ranks, follow=follow)
     over = run.handle is None or run.result is not None
@@ -121,6 +132,15 @@ def _file_blocks(path: Path) -> Iterator[bytes]:
     with storage.read_errors(path), suppress(FileNotFoundError), input_file.open_file(path) as file:
         while block := file.read(_BLOCK_BYTES):
             yield block
+
+
+def former_blocks(former: Run, source: Source) -> Iterator[bytes]:
+    """The stream of a run where it was before. A line that was cut off there ends."""
+    block = b""
+    for block in _file_blocks(former.stream_path(source)):
+        yield block
+    if block and not block.endswith(b"\n"):
+        yield b"\n"
 
 
 def _latest_blocks(directory: Path, node: Source) -> Iterator[bytes]:

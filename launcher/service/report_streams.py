@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.agent.system.folding import counted
 from launcher.errors import BackendUnavailableError, StorageError
-from launcher.runs import sample_series, samples
+from launcher.runs import moves, sample_series, samples
 from launcher.runs.history import History
 from launcher.runs.tails import StreamSearch
 from launcher.runs.taken_stacks import TakenStacks
@@ -48,8 +48,9 @@ class ReportStreams:
 
     def __init__(self, run: Run, state: RunState) -> None:
         self._run = run
-        self.history = History(run.hosts, None if run.attempt else run.created or None)
-        self.stacks = TakenStacks(run.hosts)
+        self._hosts = moves.hosts(run)
+        self.history = History(self._hosts, None if run.attempt else run.created or None)
+        self.stacks = TakenStacks(self._hosts)
         self.network = NetworkNotes()
         self.recorders: list[tuple[int, Mapping[str, Any]]] = []
         """What flight recorders have told: the node that compared them, and the fields of the event."""
@@ -63,8 +64,8 @@ class ReportStreams:
         kept = max(_LEAST_LINES, min(_MOST_LINES, _ALL_LINES // ranks))
         self._seen: set[int] = set()
         self._last = -1
-        self._samples = {node: samples.Series(_SAMPLES) for node in range(len(run.hosts))}
-        self._nodes = {node: StreamSearch(node, kept, sample_every=every) for node in range(len(run.hosts))}
+        self._samples = {node: samples.Series(_SAMPLES) for node in range(len(self._hosts))}
+        self._nodes = {node: StreamSearch(node, kept, sample_every=every) for node in range(len(self._hosts))}
 
     def read(self) -> str:
         """Read all streams to their ends. Returns why not all of them could be read, if so."""
@@ -96,8 +97,12 @@ class ReportStreams:
 
     def silent(self) -> str:
         """Which nodes have sent nothing, in words; empty if all have."""
-        silent = [node for node in self._nodes if node not in self._seen]
+        silent = [node for node in range(len(self._run.hosts)) if node not in self._seen]
         return counted(silent, "node") if silent else ""
+
+    def hosts(self, state: RunState) -> list[str]:
+        """The host of each node from which something may have come."""
+        return [node["host"] for node in state["nodes"]] + self._hosts[len(state["nodes"]) :]
 
     def samples(self) -> dict[int, Sequence[NodeSample]]:
         """The samples of each node that has sent some."""
@@ -111,7 +116,7 @@ class ReportStreams:
         found.sort(key=lambda each: (each[0] != guilty, each[0], each[1]))
         most = _LOG_BYTES // _RANK_LEAST_BYTES
         room = min(_RANK_BYTES, _LOG_BYTES // max(1, min(len(found), most)))
-        hosts = [node["host"] for node in state["nodes"]] + self._run.hosts[len(state["nodes"]) :]
+        hosts = self.hosts(state)
         kept: list[RankLog] = [
             {"rank": rank, "node": node, "host": hosts[node], "lines": _fitting(lines, room)}
             for rank, node, lines in found[:most]

@@ -41,7 +41,7 @@ def of(run: Run, state: RunState, read: ReportStreams, trouble: str) -> Report:
     starts, measured, taken = read.history.starts(), read.samples(), read.stacks.found()
     series = sample_series.series(measured)
     lines, hidden = read.logs(state)
-    hosts = [node["host"] for node in state["nodes"]] + run.hosts[len(state["nodes"]) :]
+    hosts = read.hosts(state)
     silent = "" if trouble else read.silent()
     missing = [trouble, f"{silent}: nothing has been received" if silent else ""]
     found = [

@@ -10,9 +10,12 @@ from unittest.mock import Mock
 
 import pytest
 
+import distlaunch as api
 from launcher.errors import CommandError
+from launcher.runs import directories
 from launcher.runs.records import Run
 from launcher.service import cancel, carrying, observe
+from launcher.service.live_report import LiveReport
 from testbed import wait_until
 from tests.moving import STEPS, went_on
 
@@ -27,6 +30,9 @@ backend = "local"
 [clusters.b]
 backend = "local"
 nproc_per_node = 2
+[clusters.wide]
+backend = "local"
+nodes = 2
 [clusters.many]
 backend = "slurm"
 array = "0-3"
@@ -82,6 +88,33 @@ def test_a_run_moves_as_often_as_wanted_also_after_it_was_cancelled(distlaunch: 
     went_on(distlaunch("logs", run).stdout, 60, 4)
     late = distlaunch("move", run, "--to", "a")
     assert (late.exit_code, f"{run} has succeeded" in late.stderr) == (2, True)
+
+
+def test_lines_of_a_node_that_the_new_cluster_does_not_have_are_still_there(distlaunch: Cli) -> None:
+    distlaunch.write("system.toml", CLUSTERS)
+    distlaunch.write("steps.py", STEPS)
+    name = distlaunch("run", "--on", "wide", "--detach", "steps.py", "600").stdout.strip()
+    wait_until("steps", lambda: distlaunch("logs", name).stdout.count("step 3\n") == 2)
+    moved = distlaunch("move", name, "--to", "a")
+    assert moved.exit_code == 0, moved.stderr
+    _begun(distlaunch, name, 2)
+    live = LiveReport(directories.read(distlaunch.runs, name)).read()
+    assert distlaunch("cancel", name).exit_code == 0
+
+    with (distlaunch.runs / name / "nodes" / "0" / "stream").open("a") as stream:
+        stream.write("[0:0] cut o")
+    whole, one, other = (distlaunch("logs", name, *words) for words in ((), ("--node", "1"), ("--node", "2")))
+    assert "[1:1] step 3\n" in whole.stdout
+    assert "[0:0] cut o\n" in whole.stdout
+    assert {line[:5] for line in one.stdout.splitlines()} == {"[1:1]"}, one.stderr
+    assert (other.exit_code, "has no node 2\n  hint: nodes: 0 to 1" in other.stderr) == (2, True), other.stderr
+
+    for report in (live, json.loads(distlaunch("report", "--format", "json", name).stdout)):
+        (rank,) = (each for each in report["logs"] if each["node"] == 1)
+        assert "step 3" in [line["text"] for line in rank["lines"]]
+    run = api.get(name, runs_dir=distlaunch.runs)
+    assert "step 3" in [line.text for line in run.logs(node=1)]
+    assert {each.node for each in run.events() if isinstance(each, api.NodeEvent)} == {0, 1}
 
 
 @pytest.mark.parametrize(

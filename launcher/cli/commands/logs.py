@@ -49,12 +49,11 @@ def logs(  # noqa: PLR0917 - one per option
         ranks = parse_ranks(rank)
     except ValueError:
         raise RequestError(f"rank {rank!r} is not a list of ranks", hint="write all, or 0,3-5") from None
-    if node is not None and not 0 <= node < len(found.hosts):
-        raise RequestError(f"{found.id} has no node {node}", hint=f"nodes: 0 to {len(found.hosts) - 1}")
+    numbers = service.nodes_of(found, node)
     workers = json_lines.or_plain(ranks, stdout=output.STDOUT)
     json_lines.begin(found)
-    numbers = (JOB_OUTPUT, *range(len(found.hosts)))
-    readers = {number: StreamReader(ranks, number) for number in numbers if node in (None, number)}
+    sources: list[Source] = [*([JOB_OUTPUT] if node is None else ()), *numbers]
+    readers = {source: StreamReader(ranks, source) for source in sources}
     for number, data in service.blocks(found, readers, follow=follow, ranks=ranks):
         _show(readers[number].feed_marked(data) if number in readers else (), number, workers, ranks)
         if workers.closed:
