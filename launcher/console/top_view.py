@@ -29,7 +29,7 @@ class View:
 
     def __init__(self, tail: Callable[[int], bytes]) -> None:
         """`tail` gives the latest output of a rank."""
-        self._tail = tail
+        self.tail = tail
         self.page: Literal["list", "log", "text"] = "list"
         self._kind = "ranks"
         self._filter, self._is_typing, self._asks = "", False, False
@@ -60,7 +60,7 @@ class View:
             body = [cut(line, width) for line in self._text[:room]]
         elif self.page == "log":
             rank = self.selected(top)
-            body = [] if rank is None else _log(self._tail(rank), room - 1, width)
+            body = [] if rank is None else _log(self.tail(rank), room - 1, width)
             body = [output.paint(cut(f"rank {rank}", width), "bold", output.STDOUT), *body]
         else:
             body = self._table(self._rows(top), room, width)

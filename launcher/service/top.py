@@ -11,11 +11,11 @@ from launcher.errors import LaunchError
 from launcher.runs import status
 from launcher.runs.live import Live
 from launcher.runs.reader import StreamReader
-from launcher.service import listing, logs, observe, resume, watched
+from launcher.service import finding, listing, logs, observe, resume, watched
 from launcher.service.selection import Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from launcher.backends._base import AnyBackend, Stream
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _GOING = Selection(states=frozenset({"pending", "starting", "running", "stopping"}))
 _READ_S = 0.5
-_ASK_S = 5.0
+_LOOK_S, _ASK_S = 1.0, 5.0
 _CLOSE_S = 2.0
 _AGAIN_S = 5.0
 """After an error, streams are opened again after this pause."""
@@ -46,13 +46,14 @@ class Watch:
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self._trouble = self._unread = ""
+        self._next: Watch | None = None
         self._offsets, known = resume.known(found, None, _KNOWN_LINES)
         for node, records in known.items():
             self._live.add(node, records, None)
 
     @property
     def ended(self) -> bool:
-        """Whether nothing new can come."""
+        """Whether there is nothing to read: the run has ended, or was not submitted yet."""
         return self.run.result is not None or self.run.handle is None
 
     @property
@@ -87,12 +88,21 @@ class Watch:
         with self._lock:
             self._live.asked(liveness)
 
+    def later(self) -> Watch:
+        """The watch to go on with: another one, started, once the run was submitted."""
+        if self._next is None:
+            return self
+        self._next.start()
+        return self._next
+
     def start(self) -> None:
-        """Read what is new, until `close`."""
-        if self.ended or self.run.handle is None:
+        """Read what is new, until `close`; of a run that was not submitted yet, wait until there is something."""
+        if self.run.result is not None:
             return
-        backend, handle = observe.backend_of(self.run), self.run.handle
-        tasks = (lambda: self._read(backend, handle), self._ask)
+        tasks: tuple[Callable[[], None], ...] = (self._await,)
+        if (handle := self.run.handle) is not None:
+            backend = observe.backend_of(self.run)
+            tasks = (lambda: self._read(backend, handle), self._ask)
         self._threads = [threading.Thread(target=task, daemon=True, name="top") for task in tasks]
         for thread in self._threads:
             thread.start()
@@ -102,6 +112,21 @@ class Watch:
         self._stop.set()
         for thread in self._threads:
             thread.join(_CLOSE_S)
+
+    def _await(self) -> None:
+        pause = _ASK_S if self.run.race else _LOOK_S  # clusters are asked for a race without a launcher
+        while not self._stop.wait(pause):
+            try:
+                found = finding.find(self.run.root, self.run.id)
+                state = status.current(found)
+                if state is None or state["state"] != "pending":
+                    started = Watch(found)
+                    if started.run.handle is not None or started.run.result is not None:
+                        self._next = started
+                        return
+                self._trouble = ""
+            except LaunchError as error:
+                self._trouble = error.message
 
     def _read(self, backend: AnyBackend, handle: Handle) -> None:
         readers = [StreamReader(None, node) for node in range(len(self.run.hosts))]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from testbed import wait_until
 from tests.terminal.screen import Screen
 from tests.terminal.watching import Window
 
@@ -98,6 +99,42 @@ def test_ranks_nodes_and_logs_are_shown_and_the_terminal_is_left_as_it_was(
     assert window.screen.end() == 0
     assert window.screen.said.endswith("\x1b[?7h\x1b[?25h\x1b[?1049l")
     assert window.screen.modes == window.screen.before
+
+
+WAITS_TO_SUBMIT = """
+import os, sys, time
+from launcher.backends.local.backend import LocalBackend
+from launcher.cli import main
+
+def submit(*args):
+    while not os.path.exists("submit"):
+        time.sleep(0.05)
+    return begun(*args)
+
+begun, LocalBackend.submit = LocalBackend.submit, submit
+sys.exit(main())
+"""
+"""The launcher; it submits a run when a test says so."""
+
+
+def test_a_run_that_is_being_submitted_is_shown_once_it_runs(distlaunch: Cli, top: Callable[..., Window]) -> None:
+    distlaunch.write("steps.py", SCRIPT)
+    distlaunch.write("waits.py", WAITS_TO_SUBMIT)
+    with distlaunch.start("local", "--name", "early", "steps.py", python=("waits.py",)) as launcher:
+        wait_until("the run", lambda: distlaunch("ls", "--output", "json").json["result"]["runs"])
+        try:
+            window = top("last")
+            window.until(lambda lines: "pending (being submitted by" in lines[0])
+            distlaunch.write("submit", "")
+            window.until(lambda lines: ": running, nodes 1, ranks 1" in lines[0] and "/1000" in "".join(lines[2:]))
+            window.screen.type("\r")
+            window.until(lambda lines: any("rank 0 says" in line for line in lines))
+            window.screen.type("xq")
+            assert window.screen.end() == 0
+        finally:
+            distlaunch.write("submit", "")
+            distlaunch.write("go", "")
+        assert launcher.wait(60) == 0
 
 
 def test_only_lines_that_have_changed_are_written(run: str, top: Callable[..., Window]) -> None:

@@ -91,6 +91,8 @@ def _watch(watch: Watch) -> None:
         with top_screen.Screen() as screen:
             drawn_at = 0.0
             while True:
+                watch = watch.later()
+                view.tail = watch.tail
                 now = watch.now()
                 view.message = view.message or watch.trouble
                 drawn_at = time.monotonic()
