@@ -19,6 +19,7 @@ Action = Literal["", "quit", "cancel", "stacks"]
 HELP = "q quit  n nodes/ranks  / filter  arrows select  enter log  s stacks  c cancel"
 NO_SAMPLES = "no samples: the run is younger than their interval, ended before it, or was started with --samples 0"
 _MOVES = {"\x1b[A": -1, "k": -1, "\x1b[B": 1, "j": 1, "\x1b[5~": -20, "\x1b[6~": 20, "\x1b[H": -(10**6), "g": -(10**6)}
+_QUIT = ("q", "\x1b", "\x04")
 _KEY = re.compile(r"\x1b\[[0-9;]*[~A-Z]|.", re.DOTALL)
 _STYLES = {"failed": "red", "fails": "red", "silent": "red", "suspended": "yellow"}
 _FINDINGS = 2
@@ -33,7 +34,13 @@ class View:
         self.page: Literal["list", "log", "text"] = "list"
         self._kind = "ranks"
         self._filter, self._is_typing, self._asks = "", False, False
-        self._selected, self._top_row = 0, 0
+        self._selected: int | None = None
+        """The rank or node of the selected row, wherever it is by now; None: the first one."""
+
+        self._rank, self._top_row = 0, 0
+        self._top: Top | None = None
+        """What was drawn last: keys are about that."""
+
         self._text: list[str] = []
         self.message = ""
         """Shown in the last line instead of the help, until the next key."""
@@ -46,6 +53,7 @@ class View:
 
     def lines(self, top: Top, rows: int, width: int) -> list[str]:
         """The screen's lines, from the top."""
+        self._top = top
         head = [output.paint(cut(_title(top), width), "bold", output.STDOUT)]
         if top["progress"] is not None:
             head.append(cut(_bar(top, width) + progress_text.line(top["progress"]), width))
@@ -59,23 +67,22 @@ class View:
         if self.page == "text":
             body = [cut(line, width) for line in self._text[:room]]
         elif self.page == "log":
-            rank = self.selected(top)
-            body = [] if rank is None else _log(self.tail(rank), room - 1, width)
-            body = [output.paint(cut(f"rank {rank}", width), "bold", output.STDOUT), *body]
+            title = output.paint(cut(f"rank {self._rank}", width), "bold", output.STDOUT)
+            body = [title, *_log(self.tail(self._rank), room - 1, width)]
         else:
             body = self._table(self._rows(top), room, width)
         return [*body, *[""] * (room - len(body))]
 
     def _table(self, rows: Sequence[Mapping[str, Any]], room: int, width: int) -> list[str]:
         shown = max(1, room - 1)
-        self._selected = max(0, min(self._selected, len(rows) - 1))
-        self._top_row = max(min(self._top_row, self._selected), self._selected - shown + 1, 0)
+        selected = self._place(rows)
+        self._top_row = max(min(self._top_row, selected), selected - shown + 1, 0)
         part = rows[self._top_row : self._top_row + shown]
         heading, *lines = top_table.lines(self._kind, part, width)
         painted = [output.paint(heading, "bold", output.STDOUT)]
         for number, (line, row) in enumerate(zip(lines, part, strict=True)):
             style = _STYLES.get(row["state"], "red" if row["state"] == row["odd"] else "yellow") if row["odd"] else ""
-            is_selected = number + self._top_row == self._selected
+            is_selected = number + self._top_row == selected
             text = line.ljust(width) if is_selected else line
             text = output.paint(text, style, output.STDOUT) if style else text
             painted.append(f"\x1b[7m{text}\x1b[27m" if is_selected else text)
@@ -96,13 +103,23 @@ class View:
         wanted = self._filter.lower()
         return [row for row in rows if wanted in _words(row)] if wanted else rows
 
-    def selected(self, top: Top) -> int | None:
-        """The rank of the selected row, of a node its first one."""
-        rows = self._rows(top)
-        if not rows:
+    def _place(self, rows: Sequence[Mapping[str, Any]]) -> int:
+        return next((place for place, row in enumerate(rows) if _number(row) == self._selected), 0)
+
+    def _select(self, move: int) -> Mapping[str, Any] | None:
+        """Select the row that many below the selected one. None: there are no rows."""
+        if self._top is None or not (rows := self._rows(self._top)):
             return None
-        row = rows[max(0, min(self._selected, len(rows) - 1))]
-        return row["rank"] if "rank" in row else next(iter(row["ranks"]), None)
+        row = rows[max(0, min(self._place(rows) + move, len(rows) - 1))]
+        self._selected = _number(row)
+        return row
+
+    def _open_log(self) -> None:
+        """Show the log of the selected rank, of a node its first one."""
+        row = self._select(0)
+        ranks = [] if row is None else row["ranks"] if self._kind == "nodes" else [row["rank"]]
+        if ranks:
+            self.page, self._rank = "log", ranks[0]
 
     # -- keys ---------------------------------------------------------------------------------------------------------
 
@@ -137,19 +154,30 @@ class View:
 
     def _key(self, key: str) -> Action:
         if key in _MOVES:
-            self._selected = max(0, self._selected + _MOVES[key])
+            self._select(_MOVES[key])
         elif key == "n":
             self._kind = "nodes" if self._kind == "ranks" else "ranks"
-            self._selected = 0
+            self._selected = None
         elif key == "/":
             self._is_typing, self._filter = True, ""
         elif key in ("\r", "\n", "l"):
-            self.page = "log"
+            self._open_log()
         elif key == "c":
             self._asks = True
         elif key == "s":
             return "stacks"
-        return "quit" if key in ("q", "\x1b", "\x04") else ""
+        return "quit" if key in _QUIT else ""
+
+
+def quits(typed: str) -> bool:
+    """Whether one of these keys ends `top`."""
+    return any(key in _QUIT for key in _KEY.findall(typed))
+
+
+def _number(row: Mapping[str, Any]) -> int:
+    """The row's rank, of a node's row the node."""
+    number: int = row["rank"] if "rank" in row else row["node"]
+    return number
 
 
 def _title(top: Top) -> str:

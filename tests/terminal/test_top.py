@@ -179,6 +179,41 @@ def test_a_suspended_rank_is_first_and_c_cancels(run: str, distlaunch: Cli, top:
     assert window.screen.end() == 0
 
 
+def test_the_rank_that_was_selected_stays_so_when_another_one_becomes_the_first(
+    run: str, distlaunch: Cli, top: Callable[..., Window]
+) -> None:
+    def ranks(lines: list[str]) -> list[str]:
+        first = next((number for number, line in enumerate(lines, 1) if line.startswith("RANK")), len(lines))
+        return [line.split()[0] for line in lines[first:-1] if line]
+
+    window = top(run)
+    window.until(lambda lines: "/1000" in "".join(lines) and ranks(lines) == ["0", "1", "2", "3"])
+    window.screen.type("j\r")
+    window.until(lambda lines: "rank 1" in lines)
+    stream = (distlaunch.runs / run / "nodes/1/stream").read_text()
+    started = re.search(r'"event":"worker_started".*"rank":3,.*"pid":(\d+)', stream)
+    assert started is not None
+    os.kill(int(started[1]), signal.SIGSTOP)
+    until(distlaunch, run, lambda found: found["ranks"][0]["rank"] == 3)
+    window.screen.type("x")
+    window.until(lambda lines: ranks(lines) == ["3", "0", "1", "2"])
+    window.screen.type("\r")
+    window.until(lambda lines: "any key" in lines[-1])
+    os.kill(int(started[1]), signal.SIGCONT)
+    window.screen.type("xq")
+
+    assert window.screen.end() == 0
+    assert set(re.findall(r"\x1b\[\d+;1H(rank \d)\x1b\[K", window.screen.said)) == {"rank 1"}
+
+
+def test_all_runs_are_left_with_q_however_often_it_is_typed(run: str, top: Callable[..., Window]) -> None:
+    window = top()
+    window.until(lambda lines: run in "".join(lines) and "q quit" in lines[-1])
+    window.screen.type("qq")
+
+    assert window.screen.end() == 0
+
+
 def test_without_a_terminal_there_is_one_table(run: str, distlaunch: Cli) -> None:
     found = until(distlaunch, run, lambda found: len(found["ranks"]) == 4 and found["progress"])
     done = distlaunch("top", run)

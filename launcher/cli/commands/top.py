@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 from launcher import output
 from launcher.cli.parameters import OnOption, OutputOption, argument, complete_run
 from launcher.console import live_line, progress_text, stack_lines, top_screen, top_table
-from launcher.console.top_view import NO_SAMPLES, View
+from launcher.console.top_view import NO_SAMPLES, View, quits
 from launcher.errors import LaunchError
 from launcher.service import cancel, finding, observe, stacks
 from launcher.service import top as service
@@ -80,7 +80,7 @@ def _all(directory: Path, *, is_live: bool) -> None:
             rows, width = screen.size
             shown = lines(service.all_runs(directory), width)[: rows - 1]
             drawn = screen.draw([*shown, *[""] * (rows - 1 - len(shown)), "q quit"])
-            if not drawn or screen.keys(_FRAME_S * 3) in ("q", "\x1b", "\x04"):
+            if not drawn or quits(screen.keys(_FRAME_S * 3)):
                 return
 
 
