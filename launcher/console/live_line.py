@@ -92,7 +92,7 @@ class LiveLine:
                 while not self._text:
                     self._changed.wait()
                 text, part, waited = self._text, self._part, time.monotonic() - self._since
-            if waited >= _FIRST_S and _in_foreground():
+            if waited >= _FIRST_S and in_foreground(output.STDERR):
                 frame += 1
                 output.draw_live(drawing.wait_line(text, waited, part, frame), lambda: bool(self._text))
             time.sleep(_EVERY_S if waited >= _FIRST_S else min(_EVERY_S, _FIRST_S))
@@ -116,9 +116,10 @@ def _stop(signum: int, _frame: object) -> None:
     signal.signal(signum, _stop)
 
 
-def _in_foreground() -> bool:
+def in_foreground(fd: int) -> bool:
+    """Whether what we write to that terminal disturbs no other program."""
     try:
-        return os.tcgetpgrp(output.STDERR) == os.getpgrp()
+        return os.tcgetpgrp(fd) == os.getpgrp()
     except OSError:  # it is not our controlling terminal
         return True
 

@@ -11,7 +11,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
-from launcher.console import keys
+from launcher.console import keys, live_line
 from launcher.console.keys import Keys
 from launcher.errors import StorageError
 
@@ -37,6 +37,7 @@ class Screen:
         self._keys = Keys(self._leave, signal.SIGTERM)
         self._shown: list[str] = []
         self._size = (0, 0)
+        self._is_open = False
         self._before: Any = None
 
     def __enter__(self) -> Self:
@@ -52,10 +53,12 @@ class Screen:
         self._keys.close()
 
     def _leave(self) -> None:
-        self._write(_LEAVE)
+        if self._is_open:
+            self._is_open, self._size = False, (0, 0)
+            self._write(_LEAVE)
 
     def _continued(self, _number: int, _frame: FrameType | None) -> None:
-        """Draw all of it again: after Ctrl-Z, the shell has written to the terminal."""
+        """Draw all of it again: while we were stopped, others have written to the terminal."""
         self._size = (0, 0)
 
     @property
@@ -68,11 +71,13 @@ class Screen:
         return max(_LEAST[0], found.lines), max(_LEAST[1], found.columns)
 
     def draw(self, lines: Sequence[str]) -> bool:
-        """Show these lines from the top. Returns False once the terminal is closed."""
+        """Show these lines from the top, in the background none. Returns False once the terminal is closed."""
+        if not live_line.in_foreground(output.STDOUT):
+            return True
         rows, _ = size = self.size
         data = ""
         if size != self._size:
-            data, self._shown, self._size = f"{_ENTER}\x1b[2J", [""] * rows, size
+            data, self._shown, self._size, self._is_open = f"{_ENTER}\x1b[2J", [""] * rows, size, True
         wanted = [*lines[:rows], *[""] * (rows - len(lines))]
         for row, (line, before) in enumerate(zip(wanted, self._shown, strict=True)):
             if line != before:
@@ -90,5 +95,5 @@ class Screen:
 
     def keys(self, timeout_s: float) -> str:
         """The keys typed within that time; returns early with some."""
-        select.select([0], [], [], timeout_s)
+        select.select([0] if self._keys.ours else [], [], [], timeout_s)
         return self._keys.read()

@@ -13,6 +13,7 @@ from launcher.runs.live import Live
 from launcher.runs.reader import StreamReader
 from launcher.service import finding, listing, logs, observe, resume, watched
 from launcher.service.selection import Selection
+from launcher.system import listener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -103,7 +104,7 @@ class Watch:
         if (handle := self.run.handle) is not None:
             backend = observe.backend_of(self.run)
             tasks = (lambda: self._read(backend, handle), self._ask)
-        self._threads = [threading.Thread(target=task, daemon=True, name="top") for task in tasks]
+        self._threads = [threading.Thread(target=listener.carried(task), daemon=True, name="top") for task in tasks]
         for thread in self._threads:
             thread.start()
 

@@ -112,6 +112,8 @@ def test_ctrl_z_in_top_gives_the_terminal_to_the_shell_and_fg_takes_it_again(des
     shell.type("\x1a")
     shell.until(LEFT)
     shell.until("shell> ")
+    shell.type("bg; sleep 3; echo slept $?\n")
+    assert ENTERED not in shell.until("slept 0\r\n")
     shell.type("fg; echo ended with $?\n")
     shell.until(ENTERED)
     shell.until("q quit")

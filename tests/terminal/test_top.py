@@ -48,8 +48,8 @@ def top(distlaunch: Cli) -> Iterator[Callable[..., Window]]:
     """Starts `distlaunch top` in a window of that size."""
     screens: list[Screen] = []
 
-    def start(*words: str, size: tuple[int, int] = (20, 100)) -> Window:
-        argv = [sys.executable, "-m", "launcher", "top", *words]
+    def start(*words: str, size: tuple[int, int] = (20, 100), python: tuple[str, ...] = ("-m", "launcher")) -> Window:
+        argv = [sys.executable, *python, "top", *words]
         env = distlaunch.env({"TERM": "xterm", "NO_COLOR": "1"})
         screens.append(Screen(argv, env=env, cwd=distlaunch.directory, size=size))
         return Window(screens[-1], size[0])
@@ -212,6 +212,34 @@ def test_all_runs_are_left_with_q_however_often_it_is_typed(run: str, top: Calla
     window.screen.type("qq")
 
     assert window.screen.end() == 0
+
+
+WARNS = """
+import sys
+from launcher import output
+from launcher.backends.local.backend import LocalBackend
+from launcher.cli import main
+
+LocalBackend.refresh = lambda *_: output.warn("no connection to far")
+sys.exit(main())
+"""
+"""A command line that reaches no cluster."""
+
+
+def test_a_warning_is_shown_in_the_last_line_and_not_across_the_screen(
+    run: str, distlaunch: Cli, top: Callable[..., Window]
+) -> None:
+    distlaunch.write("warns.py", WARNS)
+    window = top(run, python=("warns.py",))
+    window.until(lambda lines: " running, " in lines[0])
+    window.screen.type("s")
+    window.until(lambda lines: "steps.py" in "".join(lines[2:]) and "any key" in lines[-1])
+    window.screen.type("x")
+    window.until(lambda lines: lines[-1] == "no connection to far")
+    window.screen.type("q")
+
+    assert window.screen.end() == 0
+    assert window.screen.said.count("no connection") == 1
 
 
 def test_without_a_terminal_there_is_one_table(run: str, distlaunch: Cli) -> None:

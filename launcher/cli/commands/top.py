@@ -12,6 +12,7 @@ from launcher.console.top_view import NO_SAMPLES, View, quits
 from launcher.errors import LaunchError
 from launcher.service import cancel, finding, observe, stacks
 from launcher.service import top as service
+from launcher.system import escapes, listener
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,36 +76,44 @@ def _all(directory: Path, *, is_live: bool) -> None:
         found = service.all_runs(directory)
         output.result(found, *lines(found, None))
         return
-    with top_screen.Screen() as screen:
+    foot = ["q quit"]
+    with listener.told_to(lambda _kind, text: foot.append(text)), top_screen.Screen() as screen:
         while True:
             rows, width = screen.size
             shown = lines(service.all_runs(directory), width)[: rows - 1]
-            drawn = screen.draw([*shown, *[""] * (rows - 1 - len(shown)), "q quit"])
+            last = top_table.cut(escapes.plain(foot[-1]), width)
+            drawn = screen.draw([*shown, *[""] * (rows - 1 - len(shown)), last])
+            del foot[1:]
             if not drawn or quits(screen.keys(_FRAME_S * 3)):
                 return
 
 
 def _watch(watch: Watch) -> None:
     view = View(watch.tail)
-    watch.start()
-    try:
-        with top_screen.Screen() as screen:
-            drawn_at = 0.0
-            while True:
-                watch = watch.later()
-                view.tail = watch.tail
-                now = watch.now()
-                view.message = view.message or watch.trouble
-                drawn_at = time.monotonic()
-                if not screen.draw(view.lines(now, *screen.size)):
-                    return
-                typed = screen.keys(max(0.0, drawn_at + _FRAME_S - time.monotonic()))
-                action = view.typed(typed) if typed else ""
-                if action == "quit":
-                    return
-                _obey(action, watch, view)
-    finally:
-        watch.close()
+
+    def hear(kind: str, text: str) -> None:
+        if kind != "detail":
+            view.message = text
+
+    with listener.told_to(hear):
+        watch.start()
+        try:
+            with top_screen.Screen() as screen:
+                while True:
+                    watch = watch.later()
+                    view.tail = watch.tail
+                    now = watch.now()
+                    view.message = view.message or watch.trouble
+                    drawn_at = time.monotonic()
+                    if not screen.draw(view.lines(now, *screen.size)):
+                        return
+                    typed = screen.keys(max(0.0, drawn_at + _FRAME_S - time.monotonic()))
+                    action = view.typed(typed) if typed else ""
+                    if action == "quit":
+                        return
+                    _obey(action, watch, view)
+        finally:
+            watch.close()
 
 
 def _obey(action: Action, watch: Watch, view: View) -> None:
