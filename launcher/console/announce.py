@@ -143,15 +143,16 @@ class Announcer:
         ranks = amounts.counted(fields.get("world_size"), "rank")
         role = f"role {name} " if (name := fields.get("role")) else ""
         self._once(f"{role}started: {nodes}, {ranks} (master {where})")
-        if not role:  # else it is not known how many ranks the others have
-            self._missing(fields.get("world_size"))
+        world = fields.get("world_size")
+        if not role and self._is_new(f"world {world}"):  # with roles it is not known how many ranks the others have
+            self._missing(world)
         if table := self._where.met(node, fields):
             self._note(*table)
 
     def _missing(self, world: object) -> None:
         """Warn if none of the wanted ranks exists, which the plan may not have known."""
         ranks = self._workers.ranks
-        if ranks and isinstance(world, int) and min(ranks) >= world and self._is_new(f"missing {world}"):
+        if ranks and isinstance(world, int) and min(ranks) >= world:
             self._workers.end_line()
             output.warn(f"{summary.missing_ranks(ranks, world)}, so no line of its workers is shown")
 
@@ -192,6 +193,11 @@ class Announcer:
             self._unreached[node] = -1.0
             text = f"not been reached for {UNREACHED_S:.0f} s: {refusal}"
             self._warnings.notes.add((f"has {text}", f"have {text}"), node, time.monotonic())
+
+    def caught_up(self, world: object) -> None:
+        """Show what is waited for, after events of which nothing was shown. `world`: how many ranks they named last."""
+        self._progress.show()
+        self._missing(world)
 
     def ending(self) -> None:
         """Note that the backend is asked to end the run."""

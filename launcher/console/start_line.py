@@ -40,7 +40,7 @@ class StartLine:
         """Which restart of the workers is under way."""
 
         self._stale, self._next = False, 0.0
-        self._show("")
+        self.show()
 
     def heard(self, node: int, event: str, fields: Mapping[str, Any]) -> None:
         """Take an event of a node into account."""
@@ -59,7 +59,7 @@ class StartLine:
         """Show what has changed; of many nodes, a few times per second."""
         if self._stale and now >= self._next:
             self._stale, self._next = False, time.monotonic() + _EVERY_S
-            self._show("")
+            self.show()
 
     def _workers_end(self, node: int, event: str, fields: Mapping[str, Any]) -> bool:
         """Take an event into account that shows which workers still have to end. Returns whether it is one."""
@@ -79,7 +79,7 @@ class StartLine:
     def ending(self) -> None:
         """Note that the run is being ended: until its agents report that, this takes the backend's time."""
         self._stopping = True
-        self._show("")
+        self.show()
 
     def state(self, outcome: Outcome) -> None:
         """Show why the run is pending, or what the backend knows of one that has not reported yet."""
@@ -90,7 +90,7 @@ class StartLine:
             detail = f": {outcome.detail}" if outcome.detail else ""
             live_line.show(f"waiting for {self._backend} to start it again{detail}")
         elif present is not None and present.phase == "queued":
-            self._show(outcome.detail or "")
+            self.show(outcome.detail or "")
 
     def _unended(self) -> list[int]:
         return [node for node in range(len(self._hosts)) if node not in self._ended]
@@ -111,7 +111,8 @@ class StartLine:
         else:
             live_line.withdraw()
 
-    def _show(self, detail: str) -> None:
+    def show(self, detail: str = "") -> None:
+        """Show what is waited for now. `detail`: why a run is queued."""
         present = self._progress.present()
         if present is None:
             self._show_end()

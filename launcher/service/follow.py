@@ -95,6 +95,7 @@ class Follower:
 
     def _catch_up(self, known: Mapping[int, Iterable[Record]]) -> None:
         """Take what nodes have reported before into account, and show the lines that are part of it."""
+        world: object = None
         for node, records_ in known.items():
             for record in records_:
                 if isinstance(record, Output):
@@ -102,7 +103,11 @@ class Follower:
                 else:
                     with listener.told_to(lambda *_: None):  # old news are not announced
                         self._take(node, record)
+                if isinstance(record, Event) and record.name == "rendezvous" and not record.fields.get("role"):
+                    world = record.fields.get("world_size")
         self._workers.flush(time.monotonic())
+        if known:
+            self._announcer.caught_up(world)
 
     def follow(
         self,

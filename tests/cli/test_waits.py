@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from launcher.agent.protocol import Event
 from launcher.console.announce import Announcer
 from launcher.console.worker_output import WorkerOutput
+from testbed import wait_until
 from tests.cli.following import until, until_stderr
 
 if TYPE_CHECKING:
@@ -54,6 +55,43 @@ def test_on_a_pipe_a_phase_that_lasts_is_a_line(distlaunch: Cli) -> None:
     until(process, b"ready")
     process.communicate(timeout=60)
     assert process.returncode == 0
+
+
+def test_who_attaches_later_reads_what_is_waited_for(distlaunch: Cli) -> None:
+    distlaunch.write("slow.py", SLOW)
+    distlaunch.write("steps.py", "")
+    options = ("--nodes", "2", "--nproc-per-node", "1", "--preload", "slow")
+    assert distlaunch("local", "--detach", *options, "steps.py").exit_code == 0
+    have_reported(distlaunch, b"agent_started")
+    with distlaunch.start("attach", "last") as process:
+        try:
+            until_stderr(process, b"importing torch on 2 of 2 nodes (5 s)")
+        finally:
+            distlaunch.write("go", "")
+        process.communicate(timeout=60)
+
+    assert process.returncode == 0
+
+
+def test_who_attaches_later_reads_that_the_run_has_none_of_the_ranks(distlaunch: Cli) -> None:
+    distlaunch.write("slow.py", SLOW)
+    assert distlaunch("local", "--detach", "--nodes", "2", "--nproc-per-node", "1", "slow.py").exit_code == 0
+    have_reported(distlaunch, b"worker_started")
+    with distlaunch.start("attach", "--log-ranks", "9", "last") as process:
+        try:
+            until_stderr(process, b"warning: log-ranks 9: the run has 2 ranks, so no line of its workers is shown")
+        finally:
+            distlaunch.write("go", "")
+        process.communicate(timeout=60)
+
+    assert process.returncode == 0
+
+
+def have_reported(distlaunch: Cli, event: bytes) -> None:
+    """Wait for the event of both nodes."""
+    (run,) = distlaunch.runs.iterdir()
+    streams = [run / "nodes" / node / "stream" for node in "01"]
+    wait_until(str(event), lambda: all(path.exists() and event in path.read_bytes() for path in streams))
 
 
 def test_on_a_pipe_a_stop_that_lasts_is_a_line(distlaunch: Cli) -> None:
