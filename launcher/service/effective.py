@@ -81,12 +81,14 @@ def _of_backends(loaded: config.Config) -> dict[str, config.Setting]:
 
 
 def masked(value: Any, name: str) -> Any:
-    """The value of this setting, with anything that looks like a credential masked."""
+    """The value of this setting, with anything that looks like a credential masked; of URLs to notify only the host."""
     if name == "notify":
         from launcher.settings import notify
 
         return [notify.shown(part) for part in value]
-    return [credentials.masked(part) for part in value] if isinstance(value, tuple) else value
+    if isinstance(value, (list, tuple)):
+        return [credentials.masked(str(part)) for part in value]
+    return credentials.masked(value) if isinstance(value, str) else value
 
 
 def _options_of(name: str) -> type:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from launcher import backends
 from launcher.errors import LaunchError
 from launcher.payload import credentials
+from launcher.service import effective
 from launcher.service.launch_options import LaunchOptions
 from launcher.settings.options import JobOptions
 from launcher.system.dataclass import fields
@@ -39,7 +40,10 @@ def settings(run: Run) -> dict[str, Setting]:
         if isinstance(each, dict) and {"value", "source"} <= {*each}
     }
     order = sorted(known, key=lambda name: (known[name]["source"] == "default", name))
-    return {name: {"value": _masked(known[name]["value"]), "source": str(known[name]["source"])} for name in order}
+    return {
+        name: {"value": effective.masked(known[name]["value"], name), "source": str(known[name]["source"])}
+        for name in order
+    }
 
 
 def _options(run: Run) -> Iterator[str]:
@@ -55,11 +59,12 @@ def _options(run: Run) -> Iterator[str]:
     declared = _declared(run)
     for name, value in given.items():
         flag = max(declared.get(name, {}).get("flags") or (f"--{name.replace('_', '-')}",), key=len)
-        for each in value if isinstance(value, list) else [value]:
+        shown = effective.masked(value, name)
+        for each in shown if isinstance(shown, list) else [shown]:
             if isinstance(each, bool):
                 yield flag.partition("/")[0] if each else f"--no-{name.replace('_', '-')}"
             else:
-                yield from (flag, credentials.masked(str(each)))
+                yield from (flag, str(each))
 
 
 def _declared(run: Run) -> dict[str, Mapping[str, Any]]:
@@ -69,9 +74,3 @@ def _declared(run: Run) -> dict[str, Mapping[str, Any]]:
     except LaunchError:  # a backend that is not installed any more
         own = ()
     return {item.name: item.metadata for item in (*fields(JobOptions), *fields(LaunchOptions), *own)}
-
-
-def _masked(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [credentials.masked(str(part)) for part in value]
-    return credentials.masked(value) if isinstance(value, str) else value

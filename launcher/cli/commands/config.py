@@ -36,6 +36,7 @@ def config(
 
 
 def _shown(value: Any, name: str) -> Any:
-    if isinstance(value, tuple):
-        return ", ".join(effective.masked(value, name)) or None
-    return str(value).lower() if isinstance(value, bool) else value if value != "" else None
+    shown = effective.masked(value, name)
+    if isinstance(shown, list):
+        return ", ".join(shown) or None
+    return str(shown).lower() if isinstance(shown, bool) else shown if shown != "" else None
