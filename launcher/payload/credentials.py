@@ -168,4 +168,20 @@ def check_manifest(what: str, value: Any) -> None:
 def masked(pair: str) -> str:
     """`K=V` without a value that looks like a key."""
     name, given, value = pair.partition("=")
-    return f"{name}=..." if given and is_secret(name, value) else pair
+    return f"{name}=..." if given and is_secret(_variable(name), value) else pair
+
+
+def masked_command(words: Iterable[str]) -> list[str]:
+    """The words of a command without values that look like keys: `--token=...`, `--token ...`."""
+    shown, option = [], ""
+    for word in words:
+        own = option if option.startswith("-") and not word.startswith("-") else ""
+        whole = own or "=" not in word
+        shown.append("..." if whole and is_secret(_variable(own), word) else masked(word))
+        option = word
+    return shown
+
+
+def _variable(option: str) -> str:
+    """How a variable with the name of an option is spelled."""
+    return option.lstrip("-").replace("-", "_")

@@ -8,6 +8,7 @@ from launcher.agent.named_tuple import NamedTuple
 from launcher.errors import LaunchError, RunNotFoundError
 from launcher.pages import index, page, template
 from launcher.pages.template import Live
+from launcher.payload import credentials
 from launcher.runs import directories
 from launcher.service import listing, observe, watched
 from launcher.service.live_report import LiveReport
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.results.progress import Progress
-    from launcher.results.run import Listed
+    from launcher.results.run import Listed, RunState
     from launcher.runs.records import Run
 
 MOST_RUNS = 500
@@ -71,7 +72,7 @@ class AllRuns:
         rows: list[tuple[Listed, Progress | None]] = []
         for run, state in found:
             going = state["exit_code"] is None
-            rows.append((listing.row(run, state), watched.of(run, state)["progress"] if going else None))
+            rows.append((_row(run, state), watched.of(run, state)["progress"] if going else None))
         text = index.html("Runs", str(self._directory), rows, Live(version, "/events"), more=more)
         return _view(version, "Runs", text, {"runs": [row for row, _ in rows[::-1]]})
 
@@ -107,7 +108,7 @@ class OneArray:
         run = observe.whole(directories.again(self._run))
         found = listing.states(run.root, run.id)
         ended = "All tasks have ended" if all(state["exit_code"] is not None for _, state in found) else ""
-        rows: list[tuple[Listed, Progress | None]] = [(listing.row(*pair), None) for pair in found]
+        rows: list[tuple[Listed, Progress | None]] = [(_row(*pair), None) for pair in found]
         title = f"Job array {run.id}"
         text = index.html(title, "", rows, Live(version, "" if ended else f"/events/{run.id}"))
         return _view(version, title, text, {"runs": [row for row, _ in rows]}, ended=ended)
@@ -127,6 +128,11 @@ def problem(version: str, error: LaunchError) -> View:
     if isinstance(error, RunNotFoundError):
         return _view(version, error.message, text, data, status=404, ended="This cannot be shown any more")
     return _view(version, error.message, text, data, status=500)
+
+
+def _row(run: Run, state: RunState) -> Listed:
+    """A row of a list; values of the command that look like credentials are masked."""
+    return {**listing.row(run, state), "command": credentials.masked_command(run.command)}
 
 
 def _view(version: str, title: str, text: str, data: Mapping[str, Any], *, status: int = 200, ended: str = "") -> View:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 from launcher import __version__
 from launcher.console import summary
 from launcher.errors import RequestError
+from launcher.payload import credentials
 from launcher.runs import sample_series
 from launcher.service import link_findings, listing, observations, observe, reproduce, start_losses
 from launcher.service.report_streams import ReportStreams
@@ -35,9 +36,8 @@ def single(run: Run) -> None:
 
 def of(run: Run, state: RunState, read: ReportStreams, trouble: str) -> Report:
     """The report by a state and what was read of the streams. `trouble`: why not all of them could be read, if so."""
-    now = time.time()
+    now, whole = time.time(), listing.whole(run, state)
     end = now if state["exit_code"] is None else max((node["last_seen"] or 0.0 for node in state["nodes"]), default=now)
-    whole = listing.whole(run, state)
     starts, measured, taken = read.history.starts(), read.samples(), read.stacks.found()
     series = sample_series.series(measured)
     lines, hidden = read.logs(state)
@@ -58,6 +58,7 @@ def of(run: Run, state: RunState, read: ReportStreams, trouble: str) -> Report:
         "Report",
         {
             **whole,
+            "command": credentials.masked_command(run.command),
             "made": round(now, 3),
             "launcher_version": __version__,
             "verdict": verdict(state),

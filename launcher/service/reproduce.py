@@ -28,7 +28,7 @@ def command(run: Run) -> str:
     start = ["distlaunch", *(["run", "--on", run.cluster] if run.cluster else [run.backend or "local"])]
     script = list(map(str, run.command)) if not run.given.get("roles") else []
     module = ["-m"] if run.given.get("module") and script else []
-    words = shlex.join([*start, *_options(run), *module, *map(credentials.masked, script)])
+    words = shlex.join([*start, *_options(run), *module, *credentials.masked_command(script)])
     return f"cd {shlex.quote(run.cwd)} && {words}" if run.cwd else words
 
 

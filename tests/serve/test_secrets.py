@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.receivers import TOKEN, receiver
+from tests.reports.conftest import content
 from tests.serve.conftest import serving
 
 if TYPE_CHECKING:
@@ -36,3 +37,27 @@ def test_of_urls_to_notify_only_the_host_is_shown(reporter: Cli, where: str) -> 
 
     assert not [text for text in texts if TOKEN in text]
     assert f"{told.address}/..." in texts[1]
+
+
+@pytest.mark.parametrize("words", [("--hf-token={}",), ("--hf-token", "{}"), ("{}",), ("auth.api-key={}",)])
+def test_values_of_the_command_that_look_like_credentials_are_masked(reporter: Cli, words: tuple[str, ...]) -> None:
+    key = f"hf_{'a1' * 15}"
+    assert reporter("local", "work.py", "--epochs=3", *(word.format(key) for word in words)).exit_code == 0
+
+    texts = everywhere(reporter)
+
+    assert not [text for text in texts if key in text]
+    assert not [text for text in texts if "--epochs=3" not in text]
+
+
+@pytest.mark.parametrize("word", ["--api-key=word", "--api-key"])
+def test_the_name_of_an_option_says_that_its_value_is_a_credential(reporter: Cli, word: str) -> None:
+    kept = ("--tokens", "secret-santa", "--password")
+    words = (word,) if "=" in word else (word, "d29yZA==")
+    assert reporter("local", "work.py", *words, *kept, "--pad-token=padded").exit_code == 0
+
+    report = content(reporter, "last")
+
+    shown = ("--api-key=...",) if "=" in word else ("--api-key", "...")
+    assert report["command"][1:] == [*shown, *kept, "--pad-token=padded"]
+    assert report["reproduce"].endswith(" ".join(report["command"][1:]))
