@@ -86,6 +86,17 @@ def _stack_groups(value: object) -> bool:
     )
 
 
+def _hang(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and set(value) == {"time", "silent_s", "odd", "message"}
+        and numbers.is_number(value["time"])
+        and numbers.is_number(value["silent_s"])
+        and _counts(value["odd"])
+        and _text(value["message"])
+    )
+
+
 def _frames(value: object) -> bool:
     return isinstance(value, list) and all(
         isinstance(frame, dict)
@@ -127,6 +138,7 @@ _KINDS = _named(
     ("link_gbps link_downs link_errors", _numbers),
     ("rank_state", _column(_text)),
     ("groups", _stack_groups),
+    ("hang", _hang),
     ("findings", lambda value: isinstance(value, list) and all(isinstance(each, dict) for each in value)),
     ("early keyboard whole used stopped", lambda value: isinstance(value, bool)),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.runs.reader import hang_text
 
@@ -20,22 +20,24 @@ class Hanging:
     """Collects it from the events of all nodes. In a run with roles, each role's first node may report one."""
 
     def __init__(self) -> None:
-        self._told: dict[int, Event] = {}
+        self._told: dict[int, Mapping[str, Any]] = {}
         self._ranks: dict[int, int] = {}
         """The node of each rank."""
 
     def add(self, node: int, event: Event) -> None:
-        """Take an event of that node's stream."""
-        if event.name == "hang":
-            self._told[node] = event
-        elif event.name in _ENDS:
+        """Take an event of that node's stream. A whole sample has the hang, too: the event may be too far away."""
+        whole = event.name == "sample" and event.fields.get("whole")
+        told = event.fields if event.name == "hang" else event.fields.get("hang") if whole else None
+        if told:
+            self._told[node] = told
+        elif whole or event.name in _ENDS:
             self._told.pop(node, None)
         if event.name == "rendezvous":
             self._ranks.update(dict.fromkeys(event.fields.get("ranks") or (), node))
 
     def added_to(self, watched: Watched, nodes: Mapping[int, Sequence[NodeSample]], hosts: Sequence[str]) -> Watched:
         """What the samples of the run's nodes tell, with the hang first. A run that hangs has no end in sight."""
-        found = [self._finding(node, event, hosts) for node, event in self._told.items() if not _is_over(event, nodes)]
+        found = [self._finding(node, told, hosts) for node, told in self._told.items() if not _is_over(told, nodes)]
         if not found:
             return watched
         progress = watched["progress"]
@@ -44,19 +46,22 @@ class Hanging:
             "findings": [*found, *watched["findings"]],
         }
 
-    def _finding(self, node: int, event: Event, hosts: Sequence[str]) -> Finding:
-        rank = next(iter(event.fields.get("odd") or ()), None)
+    def _finding(self, node: int, told: Mapping[str, Any], hosts: Sequence[str]) -> Finding:
+        rank = next(iter(told.get("odd") or ()), None)
         where = self._ranks.get(rank, node) if rank is not None else node
         host = hosts[where] if where < len(hosts) else ""
-        message = hang_text(event.fields)
+        message = hang_text(told)
         return {"kind": "hang", "node": where, "host": host, "rank": rank, "message": message, "source": "its watchdog"}
 
 
-def _is_over(event: Event, nodes: Mapping[int, Sequence[NodeSample]]) -> bool:
+def _is_over(told: Mapping[str, Any], nodes: Mapping[int, Sequence[NodeSample]]) -> bool:
     """Whether a rank has written since; that is not known without samples, and then there is no hang."""
-    since = [[sample for sample in series if sample.time > event.fields["time"]] for series in nodes.values()]
-    return not any(since) or any(_lines(series[0]) < _lines(series[-1]) for series in since if series)
+    since = [[sample for sample in series if sample.time > told["time"]] for series in nodes.values()]
+    lines = [[count for sample in series if (count := _lines(sample)) is not None] for series in since]
+    return not any(since) or any(counts[0] < counts[-1] for counts in lines if counts)
 
 
-def _lines(sample: NodeSample) -> int:
-    return sum(rank.lines or 0 for rank in sample.ranks)
+def _lines(sample: NodeSample) -> int | None:
+    """How many lines the node's ranks have written; None if the sample does not have that, as one after a gap."""
+    counts = [rank.lines for rank in sample.ranks]
+    return None if None in counts else sum(filter(None, counts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from launcher.agent.protocol import encode_event
 from testbed import wait_until
 from tests.hangs.conftest import LIMIT_S
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.command import Cli
+
+LONG_BYTES = 32 << 20
+"""Longer streams are read at their ends only."""
 
 SCRIPT = """
 import os, time
@@ -63,4 +67,36 @@ def test_a_hang_is_shown_until_the_run_goes_on(distlaunch: Cli, start: Callable[
         gate.open("w").close()
     wait_until("the end of the hang", lambda: not shown(), limit_s=LIMIT_S)
     assert seen("top")["findings"] == []
+    assert f'distlaunch_run_hangs{{run="{run}"}} 0' in distlaunch("metrics", run).stdout
+
+
+def test_a_hang_is_shown_however_much_has_been_written_before_and_since(
+    distlaunch: Cli, start: Callable[..., str]
+) -> None:
+    gates = [distlaunch.directory / f"gate{rank}" for rank in range(3)]
+    for gate in gates:
+        os.mkfifo(gate)
+    much = 'print(("x" * 999 + "\\n") * (12 << 10), end="", flush=True)\n'
+    script = str(distlaunch.write("gates.py", SCRIPT.replace("time.sleep(2)\n", f"time.sleep(2)\n{much}", 1)))
+    run = start("--nproc-per-node=3", "--samples=1", "--hang-after=3s", script, ranks=3)
+    stream = distlaunch.runs / run / "nodes/0/stream"
+    assert stream.stat().st_size > LONG_BYTES
+
+    def shown() -> list[Any]:
+        found = distlaunch("status", run, "--output", "json").json["result"]
+        return [(each["kind"], each["rank"], each["node"]) for each in found["findings"]]
+
+    wait_until("the hang", shown, limit_s=LIMIT_S)
+    with stream.open("ab") as file:  # as it is an hour later
+        file.write(encode_event("heartbeat", 0, workers=3) * 5000)
+
+    wait_until("the hang, in what followed", shown, limit_s=LIMIT_S)
+    assert shown() == [("hang", 2, 0)]
+    assert f'distlaunch_run_hangs{{run="{run}"}} 1' in distlaunch("metrics", run).stdout
+    (row,) = distlaunch("top", "--output", "json").json["result"]["runs"]
+    assert [each["kind"] for each in row["findings"]] == ["hang"]
+
+    for gate in gates:
+        gate.open("w").close()
+    wait_until("the end of the hang", lambda: not shown(), limit_s=LIMIT_S)
     assert f'distlaunch_run_hangs{{run="{run}"}} 0' in distlaunch("metrics", run).stdout

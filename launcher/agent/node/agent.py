@@ -175,7 +175,7 @@ class Node:
         looked = self.loop.turn(self._patience())
         now = time.monotonic()
         self.workers.output.attend(now, looked, holds=self.stopping.stops.reason is None)
-        self.pulse.beat(now)
+        self.pulse.beat(now, self.watchdog.hang)
         self.stopping.keep_deadlines(now)
         self.watchdog.attend(now)
         if not self.joining.joined:

@@ -43,14 +43,15 @@ class Pulse:
         """Seconds until `beat` must be called again."""
         return min(self._heartbeat_at, self._sample_at) - now
 
-    def beat(self, now: float) -> None:
-        """Write what is due."""
+    def beat(self, now: float, hang: Optional[Dict[str, Any]]) -> None:
+        """Write what is due. `hang`: the one that was reported, while it lasts."""
         if now >= self._heartbeat_at:
             self._heartbeat_at = now + self._place.job.heartbeat_s
             self._out.heartbeat(len(self._workers.running()), **self._workers.met)
             self._place.use_project()
         while self._ready:
-            self._write(self._ready.pop())
+            fields = self._ready.pop()
+            self._write({**fields, "hang": hang} if hang and fields.get("whole") else fields)
         if now >= self._sample_at:
             self._sample_at = now + self._every_s
             ranks = self._ranks()

@@ -36,9 +36,6 @@ class Watchdog:
     ) -> None:
         self._place, self._out, self._outcome = place, out, outcome
         self._server, self._workers, self._stacks = server, workers, stacks
-        job = place.job
-        silent = job.debug is not None or job.wants_keyboard  # it may wait for a person
-        self._after_s = 0.0 if silent else job.hang_after_s or 0.0
         self._look_at = time.monotonic() if self._after_s else float("inf")
         self._reads = 0
         self._since = time.monotonic()
@@ -46,6 +43,15 @@ class Watchdog:
         self._next_at = 0.0
         """When a hang may be reported: not until there was output since the last one. If something was done about it,
         not while workers may still be ending."""
+
+        self.hang: Optional[Dict[str, Any]] = None
+        """What was reported, until there is output: for readers to whom the event is too far away."""
+
+    @property
+    def _after_s(self) -> float:
+        job = self._place.job
+        silent = job.debug is not None or job.wants_keyboard  # it may wait for a person
+        return 0.0 if silent else job.hang_after_s or 0.0
 
     def patience(self, now: float) -> float:
         """Seconds until `look` must be called again."""
@@ -63,7 +69,8 @@ class Watchdog:
         silent_s = now - self._since
         quiet = bool(self._workers) and (silent_s >= self._after_s if running else silent_s > 0)
         if quiet != self._quiet:
-            self._quiet, self._next_at = quiet, 0.0 if self._next_at == _NEVER else self._next_at
+            self._quiet, self.hang = quiet, None
+            self._next_at = 0.0 if self._next_at == _NEVER else self._next_at
             self._server.group.send({"quiet": quiet})
 
     def hear(self, message: GroupToAgent) -> None:
@@ -98,9 +105,9 @@ class Watchdog:
         self._next_at = _NEVER
         silent_s = round(time.monotonic() - self._since, 1)
         action = self._place.job.on_hang
-        self._out.event(
-            "hang", silent_s=silent_s, odd=hang.odd, message=hang.message, groups=hang.groups, action=action
-        )
+        about = {"silent_s": silent_s, "odd": hang.odd, "message": hang.message}
+        self._out.event("hang", **about, groups=hang.groups, action=action)
+        self.hang = {"time": round(time.time(), 3), **about}
         if action in (END, RESTART):
             self._next_at = time.monotonic() + self._after_s + self._place.job.grace_s
             self._server.group.send({"act": self._decided(hang, second.hosts, silent_s, final=action == END)})
