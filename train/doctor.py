@@ -137,9 +137,7 @@ def look_at_paths(store: Any, report: dict[str, Any]) -> bool:
     node, nodes, master = report["node"], int(os.environ.get("GROUP_WORLD_SIZE", "1")), os.environ["MASTER_ADDR"]
     if report["local_rank"] == 0:
         report["paths"] = found = paths.look(store, node, nodes, master)
-        ours = list(paths.ranges())[2]  # where gloo and NCCL listen
-        stuck = any(why == "stalled" or name == ours for _, name, why in found["blocked"])
-        store.set(f"doctor/{node}", "stuck" if stuck else "free")
+        store.set(f"doctor/{node}", "stuck" if found["apart"] else "free")
     names = [f"doctor/{other}" for other in range(nodes)]
     store.wait(names, _MEET * 5)
     return all(store.get(name) == b"free" for name in names)

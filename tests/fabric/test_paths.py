@@ -33,11 +33,15 @@ def examined(nodes: Nodes) -> dict[tuple[int, str], Finding]:
     return compared(nodes)
 
 
+def reports_in(nodes: Nodes) -> list[dict[str, Any]]:
+    """What the last job's ranks have printed."""
+    return [json.loads(line.partition("doctor: ")[2]) for line in nodes.output]
+
+
 def compared(nodes: Nodes) -> dict[tuple[int, str], Finding]:
     """Faults in the reports of the last job's ranks, without speed: other tests use the same cores."""
     reports: dict[int, dict[str, Any]] = {}
-    for line in nodes.output:
-        told = json.loads(line.partition("doctor: ")[2])
+    for told in reports_in(nodes):
         reports.setdefault(told["rank"], {}).update(told)
     found = examine.examine([reports[rank] for rank in sorted(reports)], {})
     return {(finding.node, finding.check): finding for finding in found if finding.check not in ("speed", "links")}
@@ -65,7 +69,7 @@ def rejecting(nodes: Nodes) -> Callable[[int, str], None]:
     packages.require({"iptables": "iptables"})
 
     def reject(number: int, ports: str) -> None:
-        rule = ("-p", "tcp", "--dport", ports, "-j", "REJECT", "--reject-with", "tcp-reset")
+        rule = ("-p", "tcp", "--syn", "--dport", ports, "-j", "REJECT", "--reject-with", "tcp-reset")
         nodes.hosts[number].run(("iptables", "-A", "INPUT", *rule), check=True)
 
     return reject
@@ -94,3 +98,30 @@ def test_workers_that_cannot_reach_the_master_port_report_it(
     found = compared(nodes)
     assert (0, "ports") in found
     assert "12345 (MASTER_PORT)" in found[0, "ports"].reason
+
+
+def take_ports(nodes: Nodes, *ranges: str) -> None:
+    """Sets each host's range of ephemeral ports, as is usual for many connections."""
+    for host, ports in zip(nodes.hosts, ranges, strict=True):
+        host.run(("sh", "-c", f"echo {ports} > /proc/sys/net/ipv4/ip_local_port_range"), check=True)
+
+
+def test_hosts_whose_ephemeral_ports_begin_low_are_examined(nodes: Nodes) -> None:
+    take_ports(nodes, "1024 65535", "9000 65500", "10001 65535")
+
+    assert examined(nodes) == {}
+
+    measured = [told["rank"] for told in reports_in(nodes) if "gbytes_per_s" in told]
+    assert sorted(measured) == [0, 1, 2]
+
+
+def test_shut_ephemeral_ports_are_named_also_where_each_host_has_others(
+    nodes: Nodes, rejecting: Callable[[int, str], None]
+) -> None:
+    take_ports(nodes, "15000 60000", "20000 60000", "32768 60999")
+    rejecting(2, "32768:60999")
+
+    found = examined(nodes)
+
+    assert {key: finding.status for key, finding in found.items()} == {(2, "ports"): "fail"}
+    assert found[2, "ports"].reason.startswith("TCP ports 32768-60999 do not open from n1, n2 (refused")

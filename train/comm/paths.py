@@ -1,8 +1,8 @@
 """Network paths between hosts: open ports and the path MTU. Needs a store, but no process group and no root.
 
-Every node answers at a few ports of its own and tries all other nodes' ports at once. A connection shows that the port
-is open; full segments over it show that the path takes what the interfaces promise. Unfragmentable datagrams measure
-how much it takes: a large one precedes a small one, so that a slow host does not look like loss.
+Every node answers at a few ports of its own (`answerer.py`) and tries all other nodes' ports at once. A connection
+shows that the port is open; full segments over it show that the path takes what the interfaces promise. Unfragmentable
+datagrams measure how much it takes: a large one precedes a small one, so that a slow host does not look like loss.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import random
 import selectors
 import socket
 import struct
-import threading
 import time
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-_FIRST = 10_000
+from comm.answerer import HEADER, Answerer, ephemeral, family, name_of
+
 _MEET_S = 120.0
 _QUIET_S = 4.0
 """Stop when no connection opens or ends for this long: longer than the retransmission of two lost SYNs."""
@@ -34,7 +33,6 @@ _SMALL = 100
 _TRIES, _PROOFS, _TRY_S = 6, 4, 1.0
 _IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PROBE = 10, 23, 3
 _IP_MTU, _IPV6_MTU = 14, 24
-_HEADER = struct.Struct("!II")
 
 
 class Peer(NamedTuple):
@@ -47,79 +45,8 @@ class Peer(NamedTuple):
     """One port of each range, by the range's name."""
 
     udp: int
-
-
-def ranges() -> dict[str, range]:
-    """The port ranges to probe: gloo and NCCL listen in the kernel's ephemeral range, rendezvous outside it."""
-    low, high = 32_768, 60_999
-    with (
-        contextlib.suppress(OSError, ValueError),
-        open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file,
-    ):
-        low, high = map(int, file.read().split())
-    middle = (_FIRST + low) // 2
-    borders = [(_FIRST, middle), (middle, low), (low, high + 1), (high + 1, 65_536)]
-    return {f"{first}-{end - 1}": range(first, end) for first, end in borders if first < end}
-
-
-class Answerer:
-    """Sends full segments at a port of each range and echoes each datagram's header, in a thread until `close`."""
-
-    def __init__(self, address: str) -> None:
-        family = _family(address)
-        self._selector = selectors.DefaultSelector()
-        self.ports: dict[str, int] = {}
-        for name, among in ranges().items():
-            for port in random.sample(among, min(50, len(among))):
-                try:
-                    sock = socket.create_server((address, port), family=family, backlog=1024)
-                except OSError:
-                    continue  # in use
-                sock.setblocking(False)
-                self._selector.register(sock, selectors.EVENT_READ, True)
-                self.ports[name] = port
-                break
-        datagrams = socket.socket(family, socket.SOCK_DGRAM)
-        datagrams.bind((address, 0))
-        datagrams.setblocking(False)
-        self._selector.register(datagrams, selectors.EVENT_READ, False)
-        self.udp = int(datagrams.getsockname()[1])
-        self._closing = False
-        self._thread = threading.Thread(target=self._run, daemon=True, name="paths")
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._closing:
-            for key, _ in self._selector.select(0.1):
-                assert isinstance(key.fileobj, socket.socket)
-                with contextlib.suppress(OSError):  # the peer has disconnected
-                    if key.data:
-                        _send_segments(key.fileobj.accept()[0])
-                    else:
-                        said, whom = key.fileobj.recvfrom(65_535)
-                        key.fileobj.sendto(said[: _HEADER.size], whom)
-
-    def close(self) -> None:
-        """Stop answering."""
-        self._closing = True
-        self._thread.join()
-        for key in list(self._selector.get_map().values()):
-            key.fileobj.close()  # type: ignore[union-attr]
-        self._selector.close()
-
-
-def _send_segments(sock: socket.socket) -> None:
-    """Send packets of the largest size, one by one: a NIC that splits large sends would hide the path's limit."""
-    with sock:
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        segment = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
-        for _ in range(3):
-            sock.send(bytes(segment))
-
-
-def _family(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET
+    ephemeral: str
+    """The range in which gloo and NCCL listen there."""
 
 
 def own_address(master: str) -> str:
@@ -140,22 +67,25 @@ def route_mtu(sock: socket.socket) -> int:
 def look(store: Any, node: int, nodes: int, master: str) -> dict[str, Any]:
     """Try all other nodes; called once on every node.
 
-    Returns `address`, `mtu`, `blocked`: [node, range of ports, why] for each port that did not open, and `narrow`:
-    [node, bytes that pass or None, bytes that should] for each path that takes less than the interfaces at both ends.
+    Returns `address`, `mtu`, `blocked`: [node, range of ports, why] for each port that did not open, `narrow`: [node,
+    bytes that pass or None, bytes that should] for each path that takes less than the interfaces at both ends, and
+    `apart`: whether a process group could not connect.
     """
     address = own_address(master)
     addresses = _tell_all(store, "address", node, nodes, address)
     others = {other: at for other, at in enumerate(addresses) if at != address}
-    answerer = Answerer(address)
+    answers = Answerer(address)
     try:
         mtu = _mtu_towards(others)
-        about = {"mtu": mtu, "ports": answerer.ports, "udp": answerer.udp}
+        about = {"mtu": mtu, "ports": answers.ports, "udp": answers.udp, "ephemeral": name_of(ephemeral())}
         told = _tell_all(store, "ports", node, nodes, about)
         peers = [Peer(other, at, **told[other]) for other, at in others.items()]
-        found = {"address": address, "mtu": mtu, "blocked": blocked(peers), "narrow": narrow(peers, mtu)}
+        shut, listen = blocked(peers), {peer.node: peer.ephemeral for peer in peers}
+        found = {"address": address, "mtu": mtu, "blocked": shut, "narrow": narrow(peers, mtu)}
+        found["apart"] = any(why == "stalled" or name == listen[other] for other, name, why in shut)
         _tell_all(store, "tried", node, nodes, True)
     finally:
-        answerer.close()
+        answers.close()
     return found
 
 
@@ -169,7 +99,7 @@ def _tell_all(store: Any, what: str, node: int, nodes: int, value: Any) -> list[
 
 def _mtu_towards(others: dict[int, str]) -> int:
     for address in others.values():
-        with contextlib.suppress(OSError), socket.socket(_family(address), socket.SOCK_DGRAM) as sock:
+        with contextlib.suppress(OSError), socket.socket(family(address), socket.SOCK_DGRAM) as sock:
             sock.connect((address, 9))
             return route_mtu(sock)
     return 0
@@ -181,7 +111,7 @@ def blocked(peers: list[Peer]) -> list[tuple[int, str, str]]:
     found: dict[tuple[int, str], str] = {}
     for peer in peers:
         for name, port in peer.ports.items():
-            sock = socket.socket(_family(peer.address), socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            sock = socket.socket(family(peer.address), socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
             problem = sock.connect_ex((peer.address, port))
             if problem not in (0, errno.EINPROGRESS):
                 found[peer.node, name] = _why(problem)
@@ -236,7 +166,7 @@ class _Probe:
         self.peer, self.expected = peer, min(own_mtu, peer.mtu, 65_535)
         self.passed = self.tries = self.proofs = 0
         self.due = 0.0
-        self.sock = socket.socket(_family(peer.address), socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self.sock = socket.socket(family(peer.address), socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         six = self.sock.family == socket.AF_INET6
         self._headers = 48 if six else 28
         level, option = (socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER) if six else (socket.IPPROTO_IP, _IP_MTU_DISCOVER)
@@ -255,12 +185,12 @@ class _Probe:
         sizes = [self.expected] + [size for size in _MTUS if _SMALL < size < self.expected] * (self.tries > 1)
         for size in [*sizes, _SMALL]:
             with contextlib.suppress(OSError):  # above the local interface's MTU, or an earlier one was refused
-                self.sock.send(_HEADER.pack(self.tries, size).ljust(size - self._headers, b"\0"))
+                self.sock.send(HEADER.pack(self.tries, size).ljust(size - self._headers, b"\0"))
 
     def receive(self) -> None:
         """Process one answer."""
         with contextlib.suppress(OSError, struct.error):
-            number, size = _HEADER.unpack(self.sock.recv(64))
+            number, size = HEADER.unpack(self.sock.recv(64))
             self.passed = max(self.passed, size)
             if size == _SMALL and number == self.tries:
                 self.proofs += 1
