@@ -11,7 +11,6 @@ from launcher.service import clusters as overviews
 from launcher.service import effective, examination, launch, observe, options
 from launcher.service import logins as login_nodes
 from launcher.service.interrupts import Unattended
-from launcher.service.request import resolve
 from launcher.settings import config
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def doctor(
 ) -> Examined:
     """Examine nodes and wait for the verdict: the `result` of `distlaunch doctor --output json`; `ok` sums it up."""
     asked = examination.values(options.values(given, backend, cluster), seconds) | {"cluster": cluster, "detach": True}
-    request = resolve(backend or (None if cluster else "local"), asked)
+    request = examination.request(backend or (None if cluster else "local"), asked, config.load())
     if quarantine:
         examination.check_quarantine(request)
     run, outcome = examination.send(launch.planned(request), Unattended())

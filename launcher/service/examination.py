@@ -16,9 +16,10 @@ from launcher.doctor.reports import Reports
 from launcher.errors import LaunchError, SpecError, StorageError
 from launcher.runs.reader import StreamReader
 from launcher.service import bringing, launch
+from launcher.service.request import resolve
 from launcher.settings import config, quarantine, verdicts
 from launcher.system import amounts, storage
-from launcher.system.dataclass import dataclass, fields
+from launcher.system.dataclass import dataclass, fields, replace
 
 if TYPE_CHECKING:
     from launcher.doctor.heat_map import Pairs
@@ -28,6 +29,15 @@ if TYPE_CHECKING:
     from launcher.runs.records import Run
     from launcher.service.interrupts import Interrupts, Unattended
     from launcher.service.request import Request
+
+IGNORED = frozenset(
+    {
+        *("name", "workers", "claim", "claim_wait", "max_restarts", "hang_after", "on_hang", "warm", "no_python"),
+        *("contract", "ps", "tracking", "notify", "notify_secret", "stragglers", "fetch", "fetch_node"),
+        *("array", "max_requeues", "dependency"),
+    }
+)
+"""Options that are those of the user's jobs: doctor's has none of them, whatever the settings say."""
 
 PICTURE = "links.svg"
 _COLLECT_S = 15.0
@@ -82,7 +92,12 @@ class Examination:
 def values(asked: dict[str, Any], seconds: float) -> dict[str, Any]:
     """The user's options, turned into those of the job's launch."""
     told = {"env": [*(asked.get("env") or []), "DISTLAUNCH_FACTS=full"]}
-    return {**asked, **told, "fetch": (), "script": "doctor.py", "args": ["--seconds", f"{seconds:g}"]}
+    return {**asked, **told, "script": "doctor.py", "args": ["--seconds", f"{seconds:g}"]}
+
+
+def request(backend_name: str | None, asked: dict[str, Any], settings: config.Config) -> Request:
+    """The request for the job, with those of the settings that concern it."""
+    return resolve(backend_name, asked, replace(settings, ignored=IGNORED))
 
 
 def check_reports(request: Request) -> None:

@@ -91,6 +91,9 @@ class Config:
     project: ConfigFile | None = None
     """The one of these files that was found, not named."""
 
+    ignored: frozenset[str] = frozenset()
+    """Options that keep their defaults whatever is set."""
+
     def resolve(
         self,
         cls: type,
@@ -108,8 +111,9 @@ class Config:
         layers.append(self._from_env(cls))
         layers.append({key: Setting(value, "flag") for key, value in (flags or {}).items() if value is not None})
         layers.append(dict(above or {}))
+        counting = [{name: value for name, value in layer.items() if name not in self.ignored} for layer in layers]
         return {
-            item.name: _pile([layer[item.name] for layer in layers if item.name in layer], item.default, item.metadata)
+            item.name: _pile([each[item.name] for each in counting if item.name in each], item.default, item.metadata)
             for item in fields(cls)
         }
 

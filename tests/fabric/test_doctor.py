@@ -15,6 +15,7 @@ import pytest
 from launcher.settings import quarantine
 from testbed import SlurmOptions, fixtures
 from tests.fabric.conftest import Nodes
+from tests.receivers import receiver
 
 if TYPE_CHECKING:
     from testbed.testbed import Testbed
@@ -37,6 +38,25 @@ def test_this_machine_is_examined(distlaunch: Cli) -> None:
         if '"facts"' in line
     ]
     assert events[0]["nics"][0]["name"] == "lo"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("contract", ["env", "jax", "tensorflow"])
+def test_settings_of_jobs_are_not_those_of_the_examination(distlaunch: Cli, contract: str) -> None:
+    with receiver() as told:
+        lines = (f'contract = "{contract}"', f'notify = ["{told.url}"]', "no_python = true", "max_restarts = 3")
+        distlaunch.write(".config/distlaunch/config.toml", "\n".join(["[defaults]", *lines, 'notify_secret = "NONE"']))
+        env: dict[str, str | None] = {"DISTLAUNCH_ON_HANG": "end", "DISTLAUNCH_HANG_AFTER": "2s"}
+
+        done = distlaunch("doctor", "local", "--nodes", "2", *FASTER, "--output", "json", env=env)
+
+        assert done.exit_code in (0, 1), done.stderr
+        assert [node["reported"] for node in done.json["result"]["nodes"]] == [True] * 2
+        assert told.got == []
+    (run,) = distlaunch.runs.iterdir()
+    settings = json.loads((run / "run.json").read_text())["settings"]
+    used = [settings[name]["value"] for name in ("contract", "max_restarts", "on_hang", "hang_after")]
+    assert used == ["torchrun", 0, "warn", "5m"]
 
 
 def break_hosts(testbed: Testbed, directory: Path) -> None:

@@ -27,46 +27,10 @@ if TYPE_CHECKING:
 
 TAKES_ALL = True
 
-_NOT_OURS: tuple[str, ...] = (
-    "script",
-    "args",
-    "name",
-    "secret",
-    "ship_secrets",
-    "env_ship",
-    "env_ship_dir",
-    "env_ship_quota",
-    "start_method",
-    "workers",
-    "claim",
-    "claim_wait",
-    "preload",
-    "max_restarts",
-    "grace",
-    "hang_after",
-    "on_hang",
-    "warm",
-    "no_python",
-    "contract",
-    "ps",
-    "tracking",
-    "notify",
-    "notify_secret",
-    "stragglers",
-)
-_NOT_OURS += (
-    "module",
-    "detach",
-    "fetch",
-    "fetch_to",
-    "fetch_node",
-    "explain",
-    "log_ranks",
-    "runs_dir",
-    "array",
-    "max_requeues",
-    "dependency",
-    "server_dry_run",
+_NOT_OURS = (
+    *sorted(examination.IGNORED),
+    *("script", "args", "secret", "ship_secrets", "env_ship", "env_ship_dir", "env_ship_quota", "start_method"),
+    *("preload", "grace", "module", "detach", "fetch_to", "explain", "log_ranks", "runs_dir", "server_dry_run"),
 )
 """Options of jobs that do not apply to this one."""
 
@@ -125,7 +89,7 @@ def _examine(name: str | None, values: dict[str, Any]) -> int:
     values = {**values, "cluster": values["on"]}
     if own.release:
         return _release(values["cluster"], tuple(own.release))
-    request = launch.asked(name, examination.values(values, own.seconds))
+    request = examination.request(name, *launch.prepared(examination.values(values, own.seconds)))
     if own.quarantine:
         examination.check_quarantine(request)
     planned = service.planned(request)
