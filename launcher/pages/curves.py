@@ -56,6 +56,8 @@ def loss_text(found: ProgressCurve) -> str:
     last = next(point for point in reversed(found["points"]) if point["loss"] is not None)
     rank = "" if found["rank"] is None else f" of rank {found['rank']}"
     step = f", step {last['step']}" if last["step"] is not None else ""
+    if last is not found["points"][-1]:
+        return f"Loss{rank}: {last['loss']:.4g}{step}; no number since"
     return f"Loss{rank}: {last['loss']:.4g} at the end{step}"
 
 

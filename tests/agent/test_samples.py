@@ -91,6 +91,31 @@ if rank == "0":
     assert (last[0].told or 0) >= (first[0].told or 0) > 0
 
 
+def test_a_loss_that_is_no_number_any_more_is_not_the_last_one_that_was(agents: Runner) -> None:
+    script = rf"""{WAIT}
+def tell(step, loss):
+    if os.environ["RANK"] == "0":
+        print(f"::distlaunch progress step={{step}}/1000 loss={{loss}}")
+    else:
+        sys.stderr.write(f"\r 12%|#2        | {{step}}/1000 [00:05<00:38, 22.5it/s, loss={{loss}}]")
+tell(1, 0.31)
+wait("go")
+tell(900, "nan" if os.environ["RANK"] == "0" else "inf")
+wait("end")
+"""
+    run = agents.start(script, str(agents.directory), nproc_per_node="2", samples=1)
+
+    def told() -> list[tuple[int | None, float | None]]:
+        return [(rank.step, rank.loss) for sample in samples_of(run)[-1:] for rank in sample.ranks]
+
+    run.until(lambda: told() == [(1, 0.31), (1, 0.31)])
+    (agents.directory / "go").touch()
+    run.until(lambda: [step for step, _ in told()] == [900, 900])
+    assert told() == [(900, None), (900, None)]
+    (agents.directory / "end").touch()
+    run.wait()
+
+
 def test_a_short_run_tells_its_progress_once_and_else_has_no_sample(agents: Runner) -> None:
     told = agents.start("print('::distlaunch progress step=5/5')\n", nproc_per_node="1")
     told.wait()

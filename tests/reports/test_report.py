@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks._recorded import Recorded
+from launcher.pages import curves
 from launcher.runs.tails import StreamSearch
 from tests.reports.conftest import content, page_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from launcher.results.report import Point
     from tests.command import Cli
 
 
@@ -71,6 +73,15 @@ def test_progress_and_samples_are_in_it(reporter: Cli) -> None:
     assert {"cpu", "memory"} <= {each["name"] for each in report["samples"]}
     assert "Loss of rank 0: 1 at the end, step 4" in page
     assert "CPU use" in page
+
+
+@pytest.mark.parametrize(
+    ("losses", "text"), [((2.0, 0.5), "0.5 at the end, step 2"), ((0.5, None), "0.5, step 1; no number since")]
+)
+def test_a_loss_that_is_no_number_any_more_is_not_that_of_the_end(losses: tuple[float | None, ...], text: str) -> None:
+    points: list[Point] = [{"time": step, "step": step, "loss": loss} for step, loss in enumerate(losses, 1)]
+
+    assert curves.loss_text({"rank": 0, "points": points}) == f"Loss of rank 0: {text}"
 
 
 def test_a_run_in_progress_is_reported_as_it_is_now(reporter: Cli) -> None:

@@ -26,6 +26,8 @@ class Progress(NamedTuple):
     step: Optional[int] = None
     steps: Optional[int] = None
     loss: Optional[float] = None
+    """NaN: it is no finite number any more."""
+
     time: Optional[float] = None
     """When, on the monotonic clock."""
 
@@ -73,12 +75,12 @@ def of_file(path: str, wall: float, now: float) -> Optional[Progress]:
 
 
 def _loss(text: Optional[str]) -> Optional[float]:
-    """A loss that JSON can hold."""
+    """A loss that JSON can hold, or NaN."""
     try:
         value = float(text or "")
     except ValueError:
         return None
-    return float(f"{value:.6g}") if math.isfinite(value) else None
+    return float(f"{value:.6g}") if math.isfinite(value) else math.nan
 
 
 def _scaled(number: bytes, scale: bytes) -> Optional[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -71,7 +72,8 @@ class Sampler:
         self._told = {rank.pid: self._progress(rank, wall, now) for rank in ranks}
         told = [self._told[rank.pid] for rank in ranks]
         times = [None if each.time is None else round(wall - (now - each.time), 1) for each in told]
-        known = _columns([each._replace(time=when) for each, when in zip(told, times)])
+        losses = [None if each.loss is None or math.isnan(each.loss) else each.loss for each in told]
+        known = _columns([each._replace(time=at, loss=loss) for each, at, loss in zip(told, times, losses)])
         fields = {"ranks": [rank.rank for rank in ranks], "rank_lines": [rank.lines for rank in ranks]}
         return {**fields, **{f"rank_{name}": column for name, column in known.items()}}
 
