@@ -108,7 +108,7 @@ def test_no_name_server_is_asked_for_an_address_that_is_known(tmp_path: Path, mo
     joining = Joining(MagicMock(job=job, node_rank=0), MagicMock())
     joining.endpoint.open()
 
-    joining.look_at_fabric({})
+    joining.look_at_fabric({}, 1024)
 
     assert (joining.endpoint.look() or ("", 0))[0] == "127.0.0.1"
     joining.endpoint.handed_over()

@@ -18,7 +18,7 @@ from launcher.agent.fabric import network_variables
 from launcher.agent.forkserver.program import Program
 from launcher.agent.network import secure
 
-network_variables.for_node({{}}, {{}}, 0, {facts!r})
+network_variables.for_node({{}}, {{}}, 0, {facts!r}, 1024)
 program = Program([{script!r}], "script", "/")
 found = [program.wants_torch(), program.early_variables()]
 client, server = (secure.Session("key", end, b"1" * 32, b"2" * 32) for end in (secure.CLIENT, secure.SERVER))

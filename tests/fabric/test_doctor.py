@@ -6,6 +6,8 @@ import importlib.metadata
 import json
 import re
 import resource
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,6 +59,21 @@ def test_settings_of_jobs_are_not_those_of_the_examination(distlaunch: Cli, cont
     settings = json.loads((run / "run.json").read_text())["settings"]
     used = [settings[name]["value"] for name in ("contract", "max_restarts", "on_hang", "hang_after")]
     assert used == ["torchrun", 0, "warn", "5m"]
+
+
+@pytest.mark.torch
+def test_few_open_files_are_those_of_the_workers(distlaunch: Cli) -> None:
+    command = [sys.executable, "-m", "launcher", "doctor", "local", "--nodes", "2", *FASTER, "--output", "json"]
+    limited = ["sh", "-c", 'ulimit -Hn 8192; ulimit -Sn 1024; exec "$@"', "sh", *command]
+
+    done = subprocess.run(
+        limited, env=distlaunch.env(), cwd=distlaunch.directory, capture_output=True, timeout=240, check=False
+    )
+
+    assert done.returncode in (0, 1), done.stderr
+    found = [each for each in json.loads(done.stdout)["result"]["findings"] if each["check"] == "limits"]
+    few = [(each["node"], each["status"]) for each in found if each["reason"] == "at most 1024 open files"]
+    assert sorted(few) == [(0, "warn"), (1, "warn")]
 
 
 def break_hosts(testbed: Testbed, directory: Path) -> None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 from ..named_tuple import NamedTuple
 from ..system.natural_order import natural
@@ -48,16 +48,21 @@ class Fabric(NamedTuple):
         return {**_plain(self), "nearest": self.nearest}
 
 
-def read(tree: Tree, *, full: bool = False) -> Fabric:
-    """Read the facts of the host or recording that `tree` represents."""
-    gpus = gpu_devices.gpus(tree, full=full)
+def read(tree: Tree, *, full: bool = False, open_files: Optional[int] = None) -> Fabric:
+    """Read the facts of the host or recording that `tree` represents.
+
+    `open_files`: how many files workers may open, if this process may open more; below 0: any number.
+    """
+    gpus, limits = gpu_devices.gpus(tree, full=full), host_limits.limits(tree)
+    if open_files is not None:
+        limits = limits._replace(open_files=open_files if open_files >= 0 else None)
     return Fabric(
         gpus=gpus,
         nvswitches=gpu_devices.nvswitches(tree),
         gpudirect=gpu_devices.gpudirect(tree) if gpus else "",
         hcas=rdma.hcas(tree, gids=FULL_GIDS if full else 16),
         nics=nic.nics(tree),
-        limits=host_limits.limits(tree),
+        limits=limits,
         gateways=_gateways(tree),
     )
 

@@ -116,11 +116,16 @@ def choose(
     return choice
 
 
-def for_node(env: Mapping[str, str], job_env: Mapping[str, str], gpus: int, file: str) -> Dict[str, Any]:
-    """This host's choice as JSON, including what the user has set; the facts behind it are written to `file`."""
+def for_node(
+    env: Mapping[str, str], job_env: Mapping[str, str], gpus: int, file: str, open_files: int
+) -> Dict[str, Any]:
+    """This host's choice as JSON, including what the user has set; the facts behind it are written to `file`.
+
+    `open_files`: how many files workers may open.
+    """
     tree = Tree()
     set_already = given(env, job_env, tree)
-    found = read(tree)
+    found = read(tree, open_files=open_files)
     known = {**env, **{variable.name: variable.value for variable in set_already}}
     choice = choose(found, known, tree=tree, gpus=gpus, nccl=library_defaults.nccl_version(sys.path))
     choice.variables += set_already

@@ -137,7 +137,7 @@ class Node:
         if place.node_rank == 0:
             self.joining.endpoint.open()
         if job.claim:
-            self.joining.look_at_fabric(env)  # over SSH, the launcher waits for node 0's address
+            self.joining.look_at_fabric(env, self.loop.soft_limit)  # over SSH, the launcher waits for node 0's address
             if place.node_rank == 0 and not Claim(place, self.out).gained(self.loop, self.stopping.stops, self.outcome):
                 return
         request: ServerSetup = {
@@ -155,7 +155,7 @@ class Node:
         }
         self.server.start(request, self.joining.endpoint)
         if not job.claim:
-            self.joining.look_at_fabric(env)  # while the fork server imports torch
+            self.joining.look_at_fabric(env, self.loop.soft_limit)  # while the fork server imports torch
         self.messages.listen(host_facts)
         self._join()
 

@@ -40,15 +40,18 @@ class Joining:
         self._waits_for = ""
         self._look_at = 0.0
 
-    def look_at_fabric(self, env: Dict[str, str]) -> None:
-        """Choose this node's variables for NCCL, gloo and UCX; node 0 also publishes its addresses."""
+    def look_at_fabric(self, env: Dict[str, str], open_files: int) -> None:
+        """Choose this node's variables for NCCL, gloo and UCX; node 0 also publishes its addresses.
+
+        `open_files`: how many files workers may open.
+        """
         job = self._job
         if job.max_nodes > 1 and not job.shares_host:
             from ..fabric import network_variables
 
             try:
                 file = os.path.join(self._place.directory, "fabric.json")
-                self._fabric = network_variables.for_node(env, job.env, facts.gpu_count(env) or 0, file)
+                self._fabric = network_variables.for_node(env, job.env, facts.gpu_count(env) or 0, file, open_files)
             except Exception as error:  # noqa: BLE001 - the run works without it, whatever is odd about this host
                 self._out.event("warning", message=f"the fabric cannot be read: {type(error).__name__}: {error}")
                 own = routes.own_addresses().items()
@@ -58,7 +61,7 @@ class Joining:
         if env.get("DISTLAUNCH_FACTS") == "full":  # the doctor's job
             from ..fabric import discovery, sources
 
-            self._out.event("facts", **discovery.read(sources.Tree(), full=True).to_json())
+            self._out.event("facts", **discovery.read(sources.Tree(), full=True, open_files=open_files).to_json())
         if self._place.node_rank == 0:
             known = list(self._fabric["interfaces"] if self._fabric else {})
             self.endpoint.tell(lambda: known or routes.candidates(self._place.host))
