@@ -183,6 +183,7 @@ def main() -> int:
     parser.add_argument("--disk", action="append", default=[], metavar="DIRECTORY", help="look at this one, too")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
+    paths.allow_files()
     rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
     report: dict[str, Any] = {
         "rank": rank,

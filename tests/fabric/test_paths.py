@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,3 +127,27 @@ def test_shut_ephemeral_ports_are_named_also_where_each_host_has_others(
 
     assert {key: finding.status for key, finding in found.items()} == {(2, "ports"): "fail"}
     assert found[2, "ports"].reason.startswith("TCP ports 32768-60999 do not open from n1, n2 (refused")
+
+
+MANY = f"""
+import resource, sys
+sys.path.insert(0, {str(ROOT / "train")!r})
+from comm import paths
+from comm.answerer import Answerer
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[1])))
+paths.allow_files()
+answers = Answerer("127.0.0.1")
+peers = [paths.Peer(node, "127.0.0.1", 1500, answers.ports, answers.udp, "") for node in range(1, 60)]
+peers.append(peers[0]._replace(node=60, ports={{"1-1": 1}}))
+print(paths.blocked(peers), paths.narrow(peers, 1500))
+answers.close()
+"""
+
+
+@pytest.mark.parametrize("hard", [64, 4096])
+def test_more_nodes_than_this_process_may_open_files_are_tried(hard: int) -> None:
+    argv = [sys.executable, "-c", MANY, str(hard)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.stdout == "[(60, '1-1', 'refused')] []\n", done.stderr

@@ -10,14 +10,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
+import resource
 import selectors
 import socket
 import struct
 import time
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from comm.answerer import HEADER, Answerer, ephemeral, family, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _MEET_S = 120.0
 _QUIET_S = 4.0
@@ -28,6 +33,9 @@ _MTUS = (
     1450, 1440, 1420, 1400, 1380, 1350, 1320, 1280, 1024, 576,
 )  # fmt: skip
 """MTUs of Ethernet, IPoIB, and the usual tunnels in them."""
+
+_SPARE = 16
+"""Files that something else may open meanwhile."""
 
 _SMALL = 100
 _TRIES, _PROOFS, _TRY_S = 6, 4, 1.0
@@ -105,8 +113,27 @@ def _mtu_towards(others: dict[int, str]) -> int:
     return 0
 
 
+def allow_files() -> None:
+    """Let this process open as many files as it may: each path needs some, and so does gloo for each rank."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _parts(peers: list[Peer], each: int) -> Iterator[list[Peer]]:
+    """So many peers at a time that their files may be open at once. `each`: how many files a peer needs."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    left = len(peers) * each if most == resource.RLIM_INFINITY else most - len(os.listdir("/proc/self/fd")) - _SPARE
+    size = max(1, left // each)
+    return (peers[at : at + size] for at in range(0, len(peers), size))
+
+
 def blocked(peers: list[Peer]) -> list[tuple[int, str, str]]:
     """Ports that do not open, or over which full segments do not arrive: (node, range, why)."""
+    return [each for part in _parts(peers, 4) for each in _blocked(part)]
+
+
+def _blocked(peers: list[Peer]) -> list[tuple[int, str, str]]:
     selector = selectors.DefaultSelector()
     found: dict[tuple[int, str], str] = {}
     for peer in peers:
@@ -199,6 +226,10 @@ class _Probe:
 
 def narrow(peers: list[Peer], own_mtu: int) -> list[tuple[int, int | None, int]]:
     """Paths that take less than the interfaces at both ends: (node, bytes that pass or None, bytes that should)."""
+    return [each for part in _parts(peers, 1) for each in _narrow(part, own_mtu)]
+
+
+def _narrow(peers: list[Peer], own_mtu: int) -> list[tuple[int, int | None, int]]:
     probes = [_Probe(peer, own_mtu) for peer in peers]
     selector = selectors.DefaultSelector()
     for probe in probes:
