@@ -178,9 +178,14 @@ class Run:
         return float(grace) if isinstance(grace, (int, float)) and numbers.is_time(grace) else 30.0
 
     @property
+    def result_path(self) -> Path:
+        """The file with the final outcome."""
+        return self.path / _RESULT
+
+    @property
     def result(self) -> dict[str, Any] | None:
         """The final outcome; None while it is not known."""
-        found = storage.read_json(self.path / _RESULT)
+        found = storage.read_json(self.result_path)
         return found if found and _attempt(found) >= self.attempt else self.ended
 
     @property
@@ -254,7 +259,7 @@ def record_handle(run: Run, handle: Handle) -> Run:
 
 def finish(run: Run, result: Mapping[str, Any]) -> bool:
     """Record the final outcome, unless another process has. Returns whether it was recorded."""
-    path = run.path / _RESULT
+    path = run.result_path
     data = storage.encode_json({**result, "attempt": max(_attempt(result), run.attempt)})
     if storage.write_once(path, data):
         return True

@@ -35,10 +35,17 @@ def recent(directory: Path) -> list[tuple[Run, RunState]]:
         if count == _LOOKED_AT:
             break
         state = observe.state_of(run)
-        ended = max((node["last_seen"] or 0.0 for node in state["nodes"]), default=run.created or 0.0)
-        if state["exit_code"] is None or time.time() - ended < AFTER_END_S:
+        if state["exit_code"] is None or time.time() - _ended(run, state) < AFTER_END_S:
             found.append((run, state))
     return found[::-1]
+
+
+def _ended(run: Run, state: RunState) -> float:
+    """When it ended, or that was found: of nodes that never started, and of arrays, nothing was heard."""
+    known = [node["last_seen"] for node in state["nodes"] if node["last_seen"]]
+    with suppress(OSError):
+        known.append(run.result_path.stat().st_mtime)
+    return max(known, default=run.created or 0.0)
 
 
 def page(runs: list[tuple[Run, RunState]]) -> Page:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,6 +51,23 @@ def test_a_requeued_job_keeps_the_ids_of_its_trackers_and_is_told_once(slurm: Sl
     assert told == [
         ("run.start", 0, None), ("run.end", 0, "preempted"), ("run.start", 1, None), ("run.end", 1, "success"),
     ]  # fmt: skip
+
+
+@pytest.mark.slurm
+def test_what_ends_in_the_queue_is_in_the_metrics_whenever_it_was_submitted(slurm: Slurm, tmp_path: Path) -> None:
+    with idle_afterwards(Login(Cli(tmp_path), slurm)) as login:
+        login.write("again.py", AGAIN)
+        waiting = ("--gres", "none", "--sbatch", "hold", "again.py")
+        runs = [login.detach("one", *waiting).id, login.detach("array", "--array", "0-1", *waiting).id]
+        for run in runs:
+            record = login.cli.runs / run / "run.json"
+            record.write_text(json.dumps({**json.loads(record.read_text()), "created": time.time() - 7200}))
+            assert login("cancel", run).exit_code == 0
+
+        text = login("metrics").stdout
+
+    ended = re.findall(r'(?m)^distlaunch_run_state\{run="(.*?)",state="cancelled"\} 1\.0$', text)
+    assert ended == runs, text
 
 
 @pytest.mark.ssh
