@@ -33,7 +33,8 @@ class MpiGroup(WorkerGroup):
         self._server = server
         self._node = Node(job, nodes.node_rank, nodes.rank, nodes.host, setup["directory"], setup["scratch"])
         self._hub = Hub(hub_name(self._node))
-        vendors.look_ahead(dict(os.environ), slurm=nodes.node_rank == 0)  # while it meets the other nodes
+        by_slurm = nodes.node_rank == 0 and not job.shares_host
+        vendors.look_ahead(dict(os.environ), slurm=by_slurm)  # while it meets the other nodes
         self._world: Optional[World] = None
         self._known: Set[int] = set()
         """Workers that have loaded an MPI, by pid."""

@@ -116,8 +116,9 @@ class World(Starter):
         env["DISTLAUNCH_MPI_HUB"] = hub_name(self._node)
         env.update(vendors.private_files(self._vendor, self._node.scratch))
         self._shells = Shells(rank, names, self._store, env, job.cwd)
-        of_slurm = {peer.get("slurm_group", "") for peer in peers}  # a step like that cannot span several
-        if rank == 0 and len(of_slurm) == 1 and vendors.speaks_with_slurm(self._vendor, dict(os.environ)):
+        of_slurm = {peer.get("slurm_group", "") for peer in peers}
+        alike = len(of_slurm) == 1 and not job.shares_host  # a step cannot span several groups, nor simulated nodes
+        if rank == 0 and alike and vendors.speaks_with_slurm(self._vendor, dict(os.environ)):
             hosts = [peer["slurm"] for peer, count in zip(peers, group.counts) for _ in range(count)]
             _write(hosts_file, "".join(f"{host}\n" for host in hosts))
             ours["DISTLAUNCH_MPI_HUB"] = hub_name(self._node, "%N")
@@ -266,9 +267,10 @@ class World(Starter):
 def hub_name(node: Node, where: str = "") -> str:
     """The name of a node's hub, which only those can know that have the run's key.
 
-    `where`: what is to stand for the node: Slurm's name, or its rank if it has none.
+    `where`: what is to stand for the node: Slurm's name, or its rank if it has none, or shares it with others.
     """
-    job, where = node.job, where or os.environ.get("SLURMD_NODENAME") or str(node.rank)
+    job = node.job
+    where = where or (not job.shares_host and os.environ.get("SLURMD_NODENAME")) or str(node.rank)
     which = f"{job.key} {job.run} {job.session} {job.attempt} {job.role if job.roles else ''}"
     secret = hashlib.sha256(which.encode()).hexdigest()[:32]
     return f"distlaunch-mpi-{secret}-{where}"
