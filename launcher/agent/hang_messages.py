@@ -24,7 +24,7 @@ class Stuck(TypedDict, total=False):
 
 
 class GroupToAgent(TypedDict, total=False):
-    """Identified by `stacks_asked`, `samples` or `act`."""
+    """Identified by `stacks_asked`, `samples`, `moves` or `act`."""
 
     act: Act
 
@@ -33,6 +33,9 @@ class GroupToAgent(TypedDict, total=False):
 
     samples: List[List[Dict[str, Any]]]
     """On node 0: what all nodes have answered to two requests."""
+
+    moves: bool
+    """On node 0: a worker of another node has written since the last samples."""
 
     between_s: float
     """With `samples`: the time between the two."""

@@ -152,6 +152,40 @@ def test_only_the_role_that_hangs_is_started_again(distlaunch: Cli) -> None:
     assert [event["round"] for event in events(distlaunch, "rendezvous", 1)] == [0, 1]
 
 
+TURNS = """
+import os, sys
+
+def turn(number):
+    open(f"gate{number}").read()
+
+print("ready", flush=True)
+if os.environ["RANK"] == "0":
+    turn(0)
+turn(1)
+print("goes on", flush=True)
+turn(2)
+"""
+
+
+def test_a_second_hang_is_reported_also_if_only_other_nodes_wrote_in_between(distlaunch: Cli) -> None:
+    gates = [distlaunch.directory / f"gate{number}" for number in range(3)]
+    for gate in gates:
+        os.mkfifo(gate)
+    script = str(distlaunch.write("turns.py", TURNS))
+    words = ("--detach", "--samples=1", "--nodes", "2", "--nproc-per-node", "1")
+    run = distlaunch("local", *words, *WATCHED, script).json["result"]["run"]
+    try:
+        wait_until("the first hang", lambda: events(distlaunch, "hang"), limit_s=LIMIT_S)
+        gates[1].open("w").close()
+
+        wait_until("the second hang", lambda: len(events(distlaunch, "hang")) == 2, limit_s=LIMIT_S)
+    finally:
+        distlaunch("cancel", "--force", run)
+
+    first, second = events(distlaunch, "hang")
+    assert second["silent_s"] < second["time"] - first["time"]
+
+
 @pytest.mark.slow
 def test_a_run_of_which_one_node_writes_is_not_silent(distlaunch: Cli) -> None:
     script = str(distlaunch.write("odd.py", SCRIPT))

@@ -34,6 +34,8 @@ class Sampling:
         self._samples: List[List[Dict[str, Any]]] = []
         self._gathering: Optional[Gathering] = None
         self._next_at = self._patience_s = self._sampled_at = 0.0
+        self._judged = False
+        """Whether the agent has had samples of this silence."""
 
     @property
     def patience_s(self) -> float:
@@ -43,8 +45,11 @@ class Sampling:
     def look(
         self, store: Store, are_quiet: Callable[[], bool], members: Callable[[Store], List[int]]
     ) -> Optional[GroupToAgent]:
-        """Do what is due; returns the message with two samples, once they are there."""
+        """Do what is due; returns the message with two samples, once they are there, or that the silence is over."""
         now = time.monotonic()
+        if self._judged and not are_quiet():
+            self._judged = False
+            return {"moves": True}
         if self._gathering is None:
             if now >= self._next_at:
                 self._next_at = now + _LOOK_S
@@ -64,7 +69,7 @@ class Sampling:
             self._next_at = now + _LOOK_S
             return None
         self._patience_s = max(self._first_s, self._patience_s * _GROWS)
-        self._next_at = now + self._patience_s
+        self._next_at, self._judged = now + self._patience_s, True
         return {"samples": found, "between_s": between_s}
 
 

@@ -150,7 +150,7 @@ class Messages:
             self._out.event(message["event"], **message["fields"])
         elif "ask_cause" in message:
             self._answer_why()
-        elif "stacks_asked" in message or "samples" in message or "act" in message:
+        elif message.keys() & {"stacks_asked", "samples", "moves", "act"}:
             self._watchdog.hear(message)
         elif "first_cause" in message:  # None: all nodes restart, and what ended this round does not end the run
             self._outcome.first_cause = message["first_cause"]

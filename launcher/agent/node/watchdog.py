@@ -82,6 +82,8 @@ class Watchdog:
             )
         elif "samples" in message:
             self._judge(message)
+        elif "moves" in message:
+            self._since, self._quiet = time.monotonic(), None  # as if a worker of this node had written
         elif message["act"]["rank"] in (worker.about["rank"] for worker in self._workers.running()):
             self._stacks.dumps.take(message["recorder"], lambda _: self._act(message["act"]))
 
