@@ -268,7 +268,7 @@ class GroupToAgent(hang_messages.GroupToAgent, total=False):
 
 
 class AgentToGroup(hang_messages.AgentToGroup, total=False):
-    """`endpoint` and `cause` are replies; `stop` and `ends` come at any time."""
+    """`endpoint` and `cause` are replies; `stop`, `fail` and `ends` come at any time."""
 
     endpoint: Tuple[str, int]
     fabric: Optional[Json]
@@ -286,8 +286,8 @@ class AgentToGroup(hang_messages.AgentToGroup, total=False):
     done: bool
     """This node leaves once its workers have succeeded."""
 
-    ends: bool
-    """The agent exits now."""
+    fail: Cause  # why this node has no workers, for the other nodes
+    ends: bool  # the agent exits now
 
 
 AgentServer = Channel[AgentToServer, ServerToAgent]

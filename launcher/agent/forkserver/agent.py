@@ -24,6 +24,11 @@ class Agent:
         self.event("warning", message=message)
 
     def fail(self, what: str, trace: str, *, message: str = "", module: str = "") -> NoReturn:
-        """Report what has failed, and exit."""
+        """Report what has failed, and exit; while there are no workers, only once the agent has no more use for it.
+
+        The worker group's process, which ends with this one, may have to tell the other nodes.
+        """
         self.channel.send({"failed": what, "traceback": trace, "message": message, "module": module})
+        while what != "server" and "quit" not in (self.channel.receive()[0] or {"quit": True}):
+            pass
         os._exit(1)

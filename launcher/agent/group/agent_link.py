@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 if TYPE_CHECKING:
-    from ..messages import AgentToGroup, GroupAgent, GroupToAgent
+    from ..messages import AgentToGroup, Cause, GroupAgent, GroupToAgent
 
 
 class AgentLink:
@@ -18,6 +18,9 @@ class AgentLink:
         """`on_end` is called once the agent has exited, before this process does, with whether it announced that."""
         self.on_stop: Callable[[AgentToGroup], None] = lambda _: None
         self.on_hang_message: Callable[[AgentToGroup], None] = lambda _: None
+        self.failure: Optional[Cause] = None
+        """Why this node has no workers."""
+
         self._on_end = on_end
         self._channel = channel
         self._lock = threading.Lock()  # other threads send, too
@@ -35,6 +38,8 @@ class AgentLink:
                 self.on_stop(message)
             elif "stacks" in message or "quiet" in message or "act" in message:
                 self.on_hang_message(message)
+            elif "fail" in message:
+                self.failure = message["fail"]
             elif "ends" in message:
                 ends = True
             else:
@@ -46,7 +51,7 @@ class AgentLink:
             return self._channel.send(message)
 
     def answer(self) -> AgentToGroup:
-        """Wait for the agent's next message that is neither `stop` nor `ends`."""
+        """Wait for the agent's next message that is none of `stop`, `fail` and `ends`."""
         return self._answers.get()
 
     def event(self, name: str, **fields: Any) -> None:

@@ -29,6 +29,9 @@ _BARRIER_S = 3.0
 _BARRIER_AFTER_SUCCESS_S, _BARRIER_EACH_S = 10.0, 0.05
 """The same limit after a success, and more for each node: none is known to be lost, and some may be starved of CPU."""
 
+_LATE_S = 30.0
+"""The same limit if a node has failed before all have met: the others may be starting, and would wait for node 0."""
+
 LOST_S = 2.0
 _RECORDED_S = 1.0
 """How much later node 0 exits if a scheduler takes its exit for the run's: the others' exits are on record by then."""
@@ -241,10 +244,12 @@ class Nodes:
     def shutdown_barrier(self, *, reported: bool, succeeded: bool) -> None:
         """Node 0 serves its store until all nodes arrive, for at most 3 s, or after a success 10 s and 50 ms per node.
 
+        Nodes that have not met yet have 30 s to come and learn of a failure.
         `reported`: the others know that this node exits. `succeeded`: the workers of all nodes have.
         """
         after_success_s = _BARRIER_AFTER_SUCCESS_S + _BARRIER_EACH_S * self.job.max_nodes
-        limit = time.monotonic() + (after_success_s if succeeded else _BARRIER_S)
+        limit_s = after_success_s if succeeded else _LATE_S if self._has_failed_early() else _BARRIER_S
+        limit = time.monotonic() + limit_s
         leaves = self.stopping.unannounced and not succeeded
         if succeeded or (reported and not (self.job.elastic or leaves)):  # else its closed connection has to be noticed
             self._watch.leave()
@@ -252,14 +257,30 @@ class Nodes:
             time.sleep(POLL_S)
         try:
             seen = self._arrived(0 if leaves and self.job.roles else 1)
-            while self.node_rank == 0 and seen < self._expected() and time.monotonic() < limit:
-                time.sleep(POLL_S)
-                seen = self._arrived(0)
+            if self.node_rank == 0:
+                self._wait_for_all(seen, limit)
         except RuntimeError:  # the connection to the store is lost: no node is left to wait for
             pass
         several = (self.job.max_nodes if self.job.roles else self.members.count) > 1
         if succeeded and self.node_rank == 0 and several and self.job.replaces_lost:
             self.stopping.wait(_RECORDED_S)
+
+    def _has_failed_early(self) -> bool:
+        """Whether a node has ended the run before all had met."""
+        verdict = self.verdict
+        return self.members.store is self.store and verdict is not None and verdict["kind"] == "fail"
+
+    def _wait_for_all(self, seen: int, limit: float) -> None:
+        """Wait until all nodes have arrived, of which `seen` have; reports the wait for some that were never here."""
+        told = not self._has_failed_early()
+        tell_at = time.monotonic() + PATIENCE_S
+        while seen < self._expected() and time.monotonic() < limit:
+            if not told and time.monotonic() > tell_at:
+                told = True
+                what = f"{self._expected()} nodes to learn that the run has failed, of which {seen} have"
+                self._tell("waiting", what=what, limit_s=round(limit - time.monotonic()))
+            time.sleep(POLL_S)
+            seen = self._arrived(0)
 
     def _arrived(self, more: int) -> int:
         """Add to the barrier's count; the count of this round's nodes, and of those that joined no round.

@@ -70,9 +70,11 @@ class Workers:
         """Ranks that serve the others until these are done."""
 
     def wait_until_ready(self) -> None:
-        """Wait until the fork server has imported what workers are to find there, or the run is stopped."""
+        """Wait until the fork server has imported what workers are to find there; raises if it cannot, or on a stop."""
         while not self._ready:
             self.stop_if_asked()
+            if self._agent.failure is not None:
+                raise PeerEndedError(self._nodes.publish_failure(self._agent.failure))
             self.take_all(MONITOR_S)
 
     # -- one round ----------------------------------------------------------------------------------------------------

@@ -25,6 +25,9 @@ LOOK_S = 1.0
 _PATIENCE_S = 2.0
 """A shorter wait for node 0 is not reported."""
 
+_TELLS_S = 30.0
+"""How long a node that cannot start its workers waits to tell the others: a scheduler may be starting them."""
+
 
 class Joining:
     """The phase from the first look at the network until the worker group has node 0's address."""
@@ -36,7 +39,7 @@ class Joining:
 
         self._place, self._job, self._out = place, place.job, out
         self._fabric: Optional[Message] = None
-        self._limit = time.monotonic() + place.job.rdzv_timeout_s
+        self._began, self._limit_s = time.monotonic(), place.job.rdzv_timeout_s
         self._waits_for = ""
         self._look_at = 0.0
 
@@ -73,12 +76,12 @@ class Joining:
             self.joined = True
             server.group.send({"endpoint": address, "fabric": self._fabric})
             return None
-        waits_for, limit_s = self.endpoint.waits_for, self._job.rdzv_timeout_s
-        left = self._limit - time.monotonic()
-        if left <= 0:
+        waits_for, limit_s = self.endpoint.waits_for, self._limit_s
+        waited = time.monotonic() - self._began
+        if waited >= limit_s:
             kind = Failure.FABRIC if self.endpoint.told else Failure.NODE
             return {"message": f"waited {limit_s:.0f} s for {waits_for}", "kind": kind}
-        if waits_for != self._waits_for and limit_s - left > _PATIENCE_S:
+        if waits_for != self._waits_for and waited > _PATIENCE_S:
             self._waits_for = waits_for
             self._out.event("waiting", what=waits_for, limit_s=limit_s)
         return None
@@ -89,6 +92,18 @@ class Joining:
             return None
         self._look_at = now + LOOK_S
         return self.endpoint.ended()
+
+    def tell_failure(self, server: ServerProcess, why: Cause) -> float:
+        """Have the group's process meet the others to tell them why this node has no workers; until when at most.
+
+        Not if a file tells them, or if they continue without this node.
+        """
+        several = self._job.max_nodes > 1 and self.endpoint.file is None
+        if self.met or not several or (self._job.elastic and self._place.node_rank > 0):
+            return 0.0
+        server.group.send({"fail": why})
+        self._limit_s = min(self._limit_s, time.monotonic() - self._began + _TELLS_S)
+        return self._began + self._limit_s
 
     def end(self, result: str, why: Optional[Cause]) -> None:
         """Tell nodes that still look for this one that it has ended.

@@ -112,6 +112,8 @@ class Messages:
             last = message["traceback"].rstrip().rpartition("\n")[2]
             text = f"{sys.executable} cannot import {message['module']}: {last}"
             self._outcome.fail(text, Failure.NODE, message["traceback"])
+        if what in ("script", "import") and self._outcome.failed is not None:
+            self._outcome.tells_until = self._joining.tell_failure(self._server, self._outcome.failed)
 
     def _server_is_gone(self) -> None:
         self._outcome.fail(*self._outcome.analysis.of_part("the fork server", self._server.exit_code()))

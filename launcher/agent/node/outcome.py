@@ -34,6 +34,9 @@ class Outcome:
         self.final = False
         """Whether that ends the run even if restarts are left."""
 
+        self.tells_until = 0.0
+        """When the process has had time to tell the other nodes of a failure before the rendezvous."""
+
         self.restarts = 0
         self.early: Dict[str, bool] = {}
         """Added to the `done` event of a node that left successfully before the others."""

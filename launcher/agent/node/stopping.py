@@ -161,17 +161,23 @@ class Stopping:
             until.append(limit)
         if self._linger_until is not None:
             until.append(self._linger_until)
+        if self._fails() and self._outcome.tells_until > now:
+            until.append(self._outcome.tells_until)
         return min(until, default=float("inf")) - now
 
     def _time_limit_at(self) -> Optional[float]:
         limit = self._job.time_limit_s
         return None if limit is None or self._outcome.ended_well() else self._place.began + limit
 
+    def _fails(self) -> bool:
+        """Whether this node has failed by itself, and the others do not know yet, or never will."""
+        return self._outcome.failed is not None and self._outcome.result is None
+
     def over(self) -> bool:
         """Whether no workers are left, and the group's process has sent its last message or had time to."""
         if self._workers.running():
             return False
-        if self._outcome.group_gone or (self._outcome.failed is not None and self._outcome.result is None):
+        if self._outcome.group_gone or (self._fails() and time.monotonic() >= self._outcome.tells_until):
             return True
         if self.stops.reason is None:
             return False
