@@ -239,9 +239,17 @@ def _terminal(wanted: Wanted, count: int) -> LentTerminal:
     for name, fd in (("stdout", STDOUT), ("stderr", STDERR)):
         kept = any((wanted.tee(local) | wanted.redirects(local)) & fd for local in range(count))
         if not kept and wanted.shown is None and os.isatty(fd):
-            path = os.ttyname(fd)
+            path = _path(fd)
             very.update({name: path} if os.access(path, os.R_OK | os.W_OK) else {})
     return {"rank": None, "interactive": False, "stdin": "passed", "stdout": False, "stderr": False, "very": very}
+
+
+def _path(fd: int) -> str:
+    """The path of our terminal; in a container, it may have none but that of our descriptor."""
+    try:
+        return os.ttyname(fd)
+    except OSError:
+        return f"/proc/{os.getpid()}/fd/{fd}"
 
 
 def _signals(text: str, say: Callable[[str], None]) -> list[str]:

@@ -123,12 +123,29 @@ def test_workers_have_our_terminal_where_their_lines_go_nowhere_else(
     tmp_path: Path, options: list[str], seen: str
 ) -> None:
     (tmp_path / "x.py").write_text(TERMINAL)
+    assert talk(tmp_path, [sys.executable, "-m", "launcher", "torchrun", *options, "x.py"]).startswith(seen)
+
+
+OF_CONTAINER = ["unshare", "-Ur", "-m", "sh", "-c", 'mount -t devpts -o newinstance devpts /dev/pts && exec "$@"', "sh"]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("engine", [["torch.distributed.run"], ["launcher", "torchrun"]], ids=["torchrun", "ours"])
+def test_workers_have_our_terminal_where_it_has_no_name(tmp_path: Path, engine: list[str]) -> None:
+    """In a container that has terminals of its own."""
+    if subprocess.run([*OF_CONTAINER, "true"]).returncode:
+        pytest.skip("no namespaces")
+    (tmp_path / "x.py").write_text(TERMINAL)
+    assert "True True True 77" in talk(tmp_path, [*OF_CONTAINER, sys.executable, "-m", *engine, "x.py"])
+
+
+def talk(directory: Path, words: list[str]) -> str:
+    """Run this command in a terminal, and answer what `TERMINAL` asks; what it has shown."""
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 77, 0, 0))
-    words = [sys.executable, "-m", "launcher", "torchrun", *options, "x.py"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
-        words, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env=env
+        words, cwd=directory, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env=env
     )
     os.close(theirs)
     said = b""
@@ -148,7 +165,7 @@ def test_workers_have_our_terminal_where_their_lines_go_nowhere_else(
         process.kill()
         process.wait()
         os.close(ours)
-    assert said.startswith(seen.encode())
+    return said.decode()
 
 
 def test_a_launcher_that_was_started_without_open_streams_works(start: Callable[..., Node], tmp_path: Path) -> None:
