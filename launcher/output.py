@@ -262,14 +262,16 @@ def in_background(stopping: Callable[[], bool]) -> Iterator[None]:
             writer.drain()
         finally:
             _manner.writer = None
+            if writer.waiting:
+                _manner.give_up(writer)
+                if STDOUT in _manner.closed:
+                    warn(f"stdout is no longer written: {_manner.closed[STDOUT].strerror}")
             writer.put(-1, b"")
-            if writer.waiting:  # later output must not block either
-                _manner.closed.update({fd: OSError(errno.EAGAIN, "no one reads it") for fd in (STDOUT, STDERR)})
 
 
 def _write_now(fd: int, data: bytes | memoryview) -> bool:
     """Write all bytes. Returns False once they have no reader."""
-    if fd in _manner.closed:
+    if not _manner.takes(fd):
         return False
     try:
         if _manner.live is not None and os.isatty(fd):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING
 
 from launcher.system.dataclass import dataclass, field
-from launcher.system.writing import OpenLines
+from launcher.system.writing import OpenLines, takes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +25,9 @@ class Manner:
     closed: dict[int, OSError] = field(default_factory=dict)
     """Streams that can no longer be written, with the reason."""
 
+    blocks: bool = True
+    """Whether a reader that does not read is waited for."""
+
     lines: OpenLines = field(default_factory=OpenLines)
     writer: Writer | None = None
     live: LiveLine | None = None
@@ -30,3 +35,21 @@ class Manner:
 
     progress: Callable[[str, tuple[int, int] | None], None] | None = None
     """Shows what the current wait is for."""
+
+    def takes(self, fd: int) -> bool:
+        """Whether the stream can still be written."""
+        if not self.blocks and not takes(fd):
+            self.closed.setdefault(fd, _unread())
+        return fd not in self.closed
+
+    def give_up(self, writer: Writer) -> None:
+        """Wait for no reader any more; a stream that is read gets what was to follow another that is not."""
+        self.blocks = False
+        for fd in (1, 2):
+            if fd == writer.at or os.path.sameopenfile(fd, writer.at):
+                self.closed.setdefault(fd, _unread())
+        writer.write_rest()
+
+
+def _unread() -> OSError:
+    return OSError(errno.EAGAIN, "no one reads it")

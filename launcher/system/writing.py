@@ -36,7 +36,7 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
             select.select([], [fd], [], 1.0)
 
 
-def _takes(fd: int) -> bool:
+def takes(fd: int) -> bool:
     """Whether bytes can be written at once: the terminal is not stopped, and it is being read."""
     import select
 
@@ -58,7 +58,7 @@ class LiveLine:
         with self._lock:
             self._drawing = True
             try:
-                if not self._open and wanted() and _takes(fd):
+                if not self._open and wanted() and takes(fd):
                     write_all(fd, b"\r" + line + _TO_END)
                     self._drawn_on = fd
             finally:
@@ -71,7 +71,7 @@ class LiveLine:
         if not self._lock.acquire(timeout=_CLEAR_S):
             return
         try:
-            if self._drawn_on >= 0 and _takes(self._drawn_on):
+            if self._drawn_on >= 0 and takes(self._drawn_on):
                 fd, self._drawn_on = self._drawn_on, -1
                 write_all(fd, b"\r" + _TO_END)
         finally:
@@ -121,6 +121,9 @@ class Writer:
         self._given = self._written = 0
         self._lock = threading.RLock()
         self._moved = time.monotonic()
+        self.at = 1
+        """The stream that is written to."""
+
         threading.Thread(target=self._run, name="printing", daemon=True).start()
 
     @property
@@ -151,13 +154,20 @@ class Writer:
             time.sleep(pause)
             pause = min(2 * pause, _DRAIN_LOOK_LATER_S)
 
+    def write_rest(self) -> None:
+        """Write here what the thread has not begun, in parts that a stream takes whole if it takes any."""
+        while self._queue.qsize():  # the thread waits for a reader, and takes nothing
+            fd, data = self._queue.get()
+            for start in range(0, len(data), _PART_BYTES):
+                self._write(fd, memoryview(data)[start : start + _PART_BYTES])
+
     def _run(self) -> None:
         size = _PART_BYTES
         while True:
             fd, data = self._queue.get()
             if fd < 0:
                 return
-            done, whole = 0, memoryview(data)
+            self.at, done, whole = fd, 0, memoryview(data)
             while done < len(data):
                 part, began = whole[done : done + size], time.monotonic()
                 self._write(fd, part)

@@ -64,6 +64,7 @@ def _run(asked: Request, python: str) -> int:
     """Find this node's place, start its agent, show its output and report its result."""
     import socket
 
+    from launcher import output
     from launcher.agent.node import below
     from launcher.errors import StorageError
     from launcher.torchrun.node import Agent
@@ -79,9 +80,10 @@ def _run(asked: Request, python: str) -> int:
         job = job._replace(directory=directory)
         show = Show(asked.wanted, job, rank, socket.gethostname(), say)
         agent = Agent(job, rank, python)
-        show.follow(agent.stream)
-        agent.wait()
-        return 0 if show.report() else _FAILED
+        with output.in_background(lambda: agent.hurries):
+            show.follow(agent.stream)
+            agent.wait()
+            return 0 if show.report() else _FAILED
     finally:
         below.remove(directory)
 

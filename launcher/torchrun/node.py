@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING, NoReturn
 
 from launcher.agent.node import below
@@ -24,11 +25,19 @@ _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _PIPE_BYTES = 1 << 20
 
 
+_ENDS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+
+
 class Agent:
     """The agent process, with its `stream` to read."""
 
     def __init__(self, job: Job, node_rank: int, python: str) -> None:
         """`python`: the interpreter that has torch."""
+        self.hurries = False
+        """Whether a signal wants us to end, too: not the first Ctrl-C, after which a user may read on in a pager."""
+
+        self._interrupted_at, self._same_s = float("inf"), job.same_signal_s
+        self._ends = {signal.Signals[name] for name in {*_ENDS, *(job.stop_signals or ())}}
         self.stream, writer = os.pipe()
         with contextlib.suppress(OSError):  # above the user's limit; the default works, too
             fcntl.fcntl(self.stream, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
@@ -51,6 +60,11 @@ class Agent:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if number == signal.SIGINT and now - self._interrupted_at < self._same_s and _watched():
+            self._interrupted_at = min(self._interrupted_at, now)
+        elif number in self._ends:
+            self.hurries = True
         if self._pid:
             # If we were started with SIGCHLD ignored, the child's PID is not kept for us.
             with contextlib.suppress(ProcessLookupError):
@@ -63,6 +77,11 @@ class Agent:
         pid, self._pid = self._pid, 0  # later signals have no receiver
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
+
+
+def _watched() -> bool:
+    """Whether a user sits at a terminal here."""
+    return os.isatty(0) or os.isatty(2)
 
 
 def _become(job: Job, node_rank: int, python: str, stream: int, parent: int) -> NoReturn:

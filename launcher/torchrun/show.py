@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 from typing import TYPE_CHECKING, Any
 
+from launcher import output
 from launcher.agent.protocol import NOT_NEEDED, Decoder, Event, Output
 from launcher.torchrun.logs import STDERR, Logs
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from launcher.torchrun.logs import Wanted
 
 _READ_BYTES = 1 << 18
+_LOOK_S = 0.1
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _PEER_TIMEOUT = ("--peer-timeout", "--rdzv-conf keep_alive_interval")
 """The option that names the limit of silence, as backends have it and as torchrun has."""
@@ -37,13 +38,12 @@ class Show:
         self._node = os.path.join(job.directory, "nodes", str(node_rank))
         self._logs = Logs(wanted, job.run, host, self._write, say)
         self._signal = ""
-        self._closed: set[int] = set()
         self._batch, self._batch_fd = bytearray(), STDERR
 
     def follow(self, stream: int) -> None:
         """Show everything in the stream."""
         decoder = Decoder()
-        while data := os.read(stream, _READ_BYTES):
+        while data := self._read(stream):
             for record in decoder.feed(data):
                 if isinstance(record, Output):
                     self._logs.show(record)
@@ -54,12 +54,18 @@ class Show:
         self._flush()
         self._logs.keep_errors(os.path.join(self._node, "errors"))
 
+    @staticmethod
+    def _read(stream: int) -> bytes:
+        """The next part of the stream, once our own output is read."""
+        while output.congested():
+            output.drain(_LOOK_S)
+        return os.read(stream, _READ_BYTES)
+
     def report(self) -> bool:
         """Print why the node failed, if it did. Returns whether it succeeded."""
         done = self.done or {"result": "failed", "cause": None}
         if done["result"] == "success":
             return True
-        from launcher import output
         from launcher.agent import failures
         from launcher.console import summary
 
@@ -127,18 +133,10 @@ class Show:
         self._batch += data
 
     def _flush(self) -> None:
-        """Write the collected output; drop it once there is no reader."""
-        if not self._batch:
-            return
-        view = memoryview(bytes(self._batch))
-        self._batch.clear()
-        while view and self._batch_fd not in self._closed:
-            try:
-                view = view[os.write(self._batch_fd, view) :]
-            except BlockingIOError:
-                select.select([], [self._batch_fd], [], 1.0)
-            except OSError:
-                self._closed.add(self._batch_fd)
+        """Write the collected output; it is dropped once there is no reader."""
+        if self._batch:
+            output.write(self._batch_fd, bytes(self._batch))
+            self._batch.clear()
 
 
 def _raised_at(path: str) -> float:
