@@ -249,12 +249,13 @@ def congested() -> bool:
 
 
 @contextmanager
-def in_background(stopping: Callable[[], bool]) -> Iterator[None]:
+def in_background(stopping: Callable[[], bool], write: Callable[..., object] | None = None) -> Iterator[None]:
     """Print in a thread, so that a waiting pager, a full pipe or a stopped terminal blocks nothing else.
 
-    On exit, wait until all output is written; once `stopping` is true, only while it is being read.
+    On exit, wait until all output is written; once `stopping` is true, only while it is being read. `write` writes it,
+    and knows what to do if that fails.
     """
-    writer = _manner.writer = Writer(stopping, _write_now)
+    writer = _manner.writer = Writer(stopping, write or _write_now)
     try:
         yield
     finally:
@@ -262,10 +263,8 @@ def in_background(stopping: Callable[[], bool]) -> Iterator[None]:
             writer.drain()
         finally:
             _manner.writer = None
-            if writer.waiting:
-                _manner.give_up(writer)
-                if STDOUT in _manner.closed:
-                    warn(f"stdout is no longer written: {_manner.closed[STDOUT].strerror}")
+            if writer.waiting and _manner.give_up(writer):
+                warn(f"stdout is no longer written: {_manner.closed[STDOUT].strerror}")
             writer.put(-1, b"")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from typing import TYPE_CHECKING
 
 from launcher.system.dataclass import dataclass, field
@@ -42,13 +41,12 @@ class Manner:
             self.closed.setdefault(fd, _unread())
         return fd not in self.closed
 
-    def give_up(self, writer: Writer) -> None:
-        """Wait for no reader any more; a stream that is read gets what was to follow another that is not."""
+    def give_up(self, writer: Writer) -> bool:
+        """Wait for no reader any more; whether stdout has none. A stream that is read gets the rest of its output."""
         self.blocks = False
-        for fd in (1, 2):
-            if fd == writer.at or os.path.sameopenfile(fd, writer.at):
-                self.closed.setdefault(fd, _unread())
         writer.write_rest()
+        self.closed.update({fd: _unread() for fd in (1, 2) if writer.is_stuck(fd)})
+        return 1 in self.closed
 
 
 def _unread() -> OSError:

@@ -25,11 +25,17 @@ _DRAIN_LOOK_S, _DRAIN_LOOK_LATER_S = 0.0001, 0.002
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:
-    """Write all bytes, waiting for a slow non-blocking pipe or terminal. Raises `OSError` if there is no reader."""
+    """Write all bytes. Raises `OSError` if there is no reader."""
     view = memoryview(data)
     while view:
+        view = view[write_some(fd, view) :]
+
+
+def write_some(fd: int, data: bytes | memoryview) -> int:
+    """Write as many bytes as fit, waiting for a slow non-blocking pipe or terminal; how many."""
+    while True:
         try:
-            view = view[os.write(fd, view) :]
+            return os.write(fd, data)
         except BlockingIOError:
             import select
 
@@ -122,7 +128,7 @@ class Writer:
         self._lock = threading.RLock()
         self._moved = time.monotonic()
         self.at = 1
-        """The stream that is written to."""
+        """The stream that the thread writes to."""
 
         threading.Thread(target=self._run, name="printing", daemon=True).start()
 
@@ -155,11 +161,16 @@ class Writer:
             pause = min(2 * pause, _DRAIN_LOOK_LATER_S)
 
     def write_rest(self) -> None:
-        """Write here what the thread has not begun, in parts that a stream takes whole if it takes any."""
+        """Write here what the thread has not begun and is read, in parts that a stream takes whole if it takes any."""
         while self._queue.qsize():  # the thread waits for a reader, and takes nothing
             fd, data = self._queue.get()
             for start in range(0, len(data), _PART_BYTES):
-                self._write(fd, memoryview(data)[start : start + _PART_BYTES])
+                if not self.is_stuck(fd):
+                    self._write(fd, memoryview(data)[start : start + _PART_BYTES])
+
+    def is_stuck(self, fd: int) -> bool:
+        """Whether no one reads the stream."""
+        return fd == self.at or os.path.sameopenfile(fd, self.at) or not takes(fd)
 
     def _run(self) -> None:
         size = _PART_BYTES

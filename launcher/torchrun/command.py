@@ -68,6 +68,7 @@ def _run(asked: Request, python: str) -> int:
     from launcher.agent.node import below
     from launcher.errors import StorageError
     from launcher.torchrun.node import Agent
+    from launcher.torchrun.printing import Printing
     from launcher.torchrun.show import Show
 
     job, rank = _placed(asked)
@@ -79,11 +80,12 @@ def _run(asked: Request, python: str) -> int:
     try:
         job = job._replace(directory=directory)
         show = Show(asked.wanted, job, rank, socket.gethostname(), say)
-        agent = Agent(job, rank, python)
-        with output.in_background(lambda: agent.hurries):
+        agent, printing = Agent(job, rank, python), Printing(say)
+        with output.in_background(lambda: agent.hurries, printing.write):
             show.follow(agent.stream)
             agent.wait()
-            return 0 if show.report() else _FAILED
+            succeeded = show.report()
+        return 0 if printing.report() and succeeded else _FAILED
     finally:
         below.remove(directory)
 

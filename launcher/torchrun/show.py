@@ -133,7 +133,7 @@ class Show:
         self._batch += data
 
     def _flush(self) -> None:
-        """Write the collected output; it is dropped once there is no reader."""
+        """Write the collected output."""
         if self._batch:
             output.write(self._batch_fd, bytes(self._batch))
             self._batch.clear()

@@ -61,7 +61,11 @@ class Play:
     ended: list[Ended] = field(default_factory=list)
 
     def start(
-        self, *options: str, env: dict[str, str] | None = None, stdin: Any = subprocess.DEVNULL
+        self,
+        *options: str,
+        env: dict[str, str] | None = None,
+        stdin: Any = subprocess.DEVNULL,
+        stdout: Any = subprocess.PIPE,
     ) -> subprocess.Popen[Any]:
         """A launcher, for one node."""
         given = {name: value for name, value in os.environ.items() if not _OF_OTHERS.match(name)}
@@ -74,7 +78,7 @@ class Play:
         given["DISTLAUNCH_RUNS_DIR"] = str(self.directory / "runs")
         how: dict[str, Any] = {
             "stdin": stdin,
-            "stdout": subprocess.PIPE,
+            "stdout": stdout,
             "stderr": subprocess.PIPE,
             "start_new_session": True,
         }
@@ -130,7 +134,7 @@ class Play:
             except BaseException:
                 self.kill()
                 raise
-        texts = [[data.decode(errors="replace") for data in each] for each in both]
+        texts = [[(data or b"").decode(errors="replace") for data in each] for each in both]
         self.ended = [Ended(node.returncode, *text) for node, text in zip(self.nodes, texts, strict=True)]
 
     def kill(self) -> None:
