@@ -89,6 +89,8 @@ class Show:
         if name == "rendezvous":
             self._round = about["round"]
             self._logs.begin(self._round, about["restarts"], about["ranks"])
+        elif name == "preload_output":
+            self._write(STDERR, str(about.get("text")).encode())
         elif name == "warning":
             message = str(about.get("message")).replace(*_PEER_TIMEOUT)
             self._note(f"warning: {message}{_ANOTHER_RUN if message == NOT_NEEDED else ''}")

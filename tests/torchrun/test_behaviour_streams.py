@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.command import ROOT
 from tests.torchrun.behaviour import WORKER, of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.torchrun.behaviour import Both, Play
+    from tests.torchrun.node import Node
 
     Played = Callable[[Callable[[Play], None]], Both]
 
@@ -122,3 +125,39 @@ def test_workers_have_the_launchers_stdin(played: Played, scene: Any, text: str)
 
     assert both.same(lambda play: play.codes) == [0]
     assert both.same(lambda play: play.workers[0].get("stdin")) == text
+
+
+WITHOUT_NUMPY = """
+import os
+os.write(2, b"numpy: a line of a library\\n")
+raise ModuleNotFoundError("No module named 'numpy'")
+"""
+SHARED_LINES = ("numpy: a line of a library", "Failed to initialize NumPy", "SyntaxWarning", "the script")
+
+
+def imports(play: Play) -> None:
+    scripts = play.directory / "scripts"
+    scripts.mkdir()
+    (scripts / "numpy.py").write_text(WITHOUT_NUMPY)
+    (scripts / "x.py").write_text("import sys\nimport torch\nassert 1 is 1\nsys.stderr.write('the script')\n")
+    play.start("--standalone", "scripts/x.py")
+
+
+def test_what_the_imports_and_the_compiler_say_is_shown(played: Played) -> None:
+    def said(play: Play) -> list[bool]:
+        return [words in play.ended[0].stderr for words in SHARED_LINES]
+
+    both = played(imports)
+
+    assert both.same(said) == [True] * len(SHARED_LINES)
+    assert both.same(lambda play: play.codes) == [0]
+    assert both.ours.ended[0].stderr.endswith("\nthe script")
+
+
+def test_what_an_import_has_said_is_shown_if_it_fails(start: Callable[..., Node], tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("print('a hint')\nraise ImportError('no library')")
+    node = start("import torch", "--standalone", "x.py", env={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
+
+    assert node.wait() == 1
+    assert node.err.startswith("a hint\n")
+    assert "cannot import torch: ImportError: no library" in node.err

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _END_S, _KILLED_S = 12.0, 5.0
 _STANDS_S = 5.0
 _READ_BYTES = 64 * 1024
+_EARLY_BYTES = 64 * 1024
 _ROOM_BYTES = 2048
 """More room in a fork server that may stay, for the command lines of later runs."""
 
@@ -43,6 +44,9 @@ class ServerProcess:
         self._process: Union[subprocess.Popen[bytes], Process, None] = None
         self.stderr = -1
         """The read end of its stderr, which its children other than workers share; ends once all have exited."""
+
+        self._early = b""
+        """What it has said before it was ready for workers."""
 
         self.may_stay = False
         """Whether a process is to stay after the run, for the next one."""
@@ -116,7 +120,12 @@ class ServerProcess:
             data = os.read(self.stderr, _READ_BYTES)
         except BlockingIOError:
             return b""
+        self._early += data[: _EARLY_BYTES - len(self._early)]
         return data or None
+
+    def said_early(self) -> str:
+        """What has been read of its stderr so far."""
+        return self._early.decode(errors="replace")
 
     def signal(self, number: int, *, mark: bool = True, repeat: bool = True) -> None:
         """Signal every worker, or without `repeat` only those not marked before.

@@ -71,8 +71,10 @@ class Messages:
             self._workers.exited(message["exited"])
             function_call.send_result(self._place.job, self._place.node_rank, message["exited"], self._out)
         elif "event" in message:
-            more = self._host_facts if message["event"] == "host_facts" else {}
-            self._out.event(message["event"], **more, **message["fields"])
+            ready = message["event"] == "host_facts"
+            if ready:
+                self._tell_early()
+            self._out.event(message["event"], **(self._host_facts if ready else {}), **message["fields"])
         elif "failed" in message:
             self._server_failed(message)
         elif "group_exited" in message:
@@ -94,6 +96,14 @@ class Messages:
         else:
             self._stderr.write(said)
 
+    def _tell_early(self) -> None:
+        """Report what the fork server has printed while it compiled and imported, as each worker would have done."""
+        while said := self._server.said():
+            self._stderr.write(said)
+        text = self._server.said_early()
+        if text:
+            self._out.event("preload_output", text=text)
+
     def _worker_started(self, about: StartedWorker, fds: List[int], lent: Optional[LentTerminal]) -> None:
         while self._workers.round != about["round"] and self._from_group():  # its round was announced before
             pass
@@ -113,6 +123,7 @@ class Messages:
             text = f"{sys.executable} cannot import {message['module']}: {last}"
             self._outcome.fail(text, Failure.NODE, message["traceback"])
         if what in ("script", "import") and self._outcome.failed is not None:
+            self._tell_early()
             self._outcome.tells_until = self._joining.tell_failure(self._server, self._outcome.failed)
 
     def _server_is_gone(self) -> None:
