@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from launcher.agent.outputs import signs
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -74,6 +76,32 @@ def test_the_time_limit_ends_the_run_as_a_timeout(agents: Runner) -> None:
     assert run.result() == "timeout"
     assert {fields["exit_code"] for fields in run.of("done")} == {124}
     assert run.cause()["class"] == "timeout"
+
+
+STAYS = (
+    "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('ready', flush=True)\ntime.sleep(600)\n"
+)
+
+
+def test_after_the_time_limit_a_node_waits_for_a_fetch_though_its_workers_have_used_the_grace_time(
+    agents: Runner,
+) -> None:
+    run = agents.start(STAYS, time="2s", grace="1s", request={"hold_s": 600.0, "hold_node": None})
+    run.until(lambda: run.of("outputs_ready") or run.of("done"))
+    (run.directory / signs.RELEASED).touch()
+
+    assert run.wait().result() == "timeout"
+    assert [fields["limit_s"] for fields in run.of("outputs_ready")] == [600.0]
+
+
+def test_a_node_that_is_to_end_waits_for_a_fetch_no_longer_than_that_takes(agents: Runner) -> None:
+    run = agents.start(STAYS, grace="3s", request={"hold_s": 600.0, "hold_node": None})
+    run.until(lambda: run.stdout[0] == b"ready\n")
+
+    run.backend.cancel(run.handle)
+
+    assert run.wait().result() == "cancelled"
+    assert all(fields["limit_s"] <= 1.0 for fields in run.of("outputs_ready"))
 
 
 def test_a_run_that_is_cancelled_before_its_workers_exist_ends_at_once(agents: Runner, tmp_path: Path) -> None:

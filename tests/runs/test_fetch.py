@@ -109,7 +109,7 @@ def test_an_agent_waits_as_long_as_a_launcher_is_connected(tmp_path: Path, monke
     place: Any = SimpleNamespace(job=SimpleNamespace(**job, heartbeat_s=10.0, grace_s=30.0), node_rank=1)
     told: list[tuple[str, dict[str, Any]]] = []
     out: Any = SimpleNamespace(event=lambda name, **fields: told.append((name, fields)))
-    stops: Any = SimpleNamespace(reason=None, kill_at=None)
+    stops: Any = SimpleNamespace(kill_at=None, ends_node=False)
 
     def waiting() -> threading.Thread:
         waits = threading.Thread(target=holding.hold, args=(place, out, stops, lambda: False, "success"))
@@ -147,7 +147,9 @@ def test_an_agent_that_cannot_say_that_it_waits_for_a_fetch_ends_as_any_other(
     place: Any = SimpleNamespace(job=SimpleNamespace(**job), node_rank=1)
     out: Any = SimpleNamespace(event=lambda name, **_: told.append(name))
 
-    holding.hold(place, out, SimpleNamespace(reason=None, kill_at=None), lambda: True, "success")  # type: ignore[arg-type]
+    stops: Any = SimpleNamespace(kill_at=None, ends_node=False)
+
+    holding.hold(place, out, stops, lambda: True, "success")
 
     assert told == ["outputs_ready"]
 

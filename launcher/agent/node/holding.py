@@ -27,8 +27,9 @@ def hold(place: Place, out: Writer, stops: Stops, stopped: Callable[[], bool], r
     asked = os.path.exists(os.path.join(job.directory, signs.HELD))
     now = time.monotonic()
     limit, heartbeat_at, signals = now + (job.hold_s or _ASKED_S * asked), now + job.heartbeat_s, 0
-    limit = limit if stops.kill_at is None else min(limit, stops.kill_at)
-    alone_s = signs.ALONE_S if stops.reason is None else signs.ALONE_STOPPED_S
+    alone_s = signs.ALONE_STOPPED_S if stops.ends_node else signs.ALONE_S
+    if stops.ends_node and stops.kill_at is not None:
+        limit = min(limit, stops.kill_at)
     wanted = asked or job.hold_node in (None, place.node_rank)
     if not wanted or limit <= now or os.path.exists(released):
         return

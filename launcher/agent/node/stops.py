@@ -60,6 +60,12 @@ class Stops:
 
         self._stops = STOPS | {signal.Signals[name] for name in place.job.stop_signals or ()}
 
+    @property
+    def ends_node(self) -> bool:
+        """Whether this node is to end soon, on request or at its scheduler's time limit, and not only its workers."""
+        by_scheduler = self.reason == Failure.TIMEOUT and self._job.end_signal is not None
+        return by_scheduler or self.reason in (Failure.CANCELLED, Failure.PREEMPTED) or self._heard > 0
+
     def cancelled(self) -> bool:
         """Whether the user has cancelled the run, which the launcher records before it signals the agent."""
         return within(_LOOK_S, lambda: os.path.exists(os.path.join(self._job.directory, CANCEL)), False)
