@@ -69,8 +69,8 @@ def of_worker(
 ) -> Cause:
     """The cause for one worker that exited.
 
-    `about` is the fork server's message, `oom_kills` the number of OOM kills since the agent started, and `kept` the
-    path of the error file that messages name.
+    `about` is the fork server's message, `oom_kills` the number of OOM kills lately, and `kept` the path of the error
+    file that messages name.
     """
     code = about["code"]
     recorded = _read(error_file)

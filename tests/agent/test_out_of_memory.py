@@ -76,6 +76,34 @@ def test_lack_of_memory_in_another_cgroup_is_not_the_workers(agents: Runner, sma
     assert run.cause()["class"] == "killed"
 
 
+SURVIVES = f"""
+import os, subprocess, sys, time
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    print(subprocess.run([sys.executable, "-c", {HOG!r}]).returncode, flush=True)
+    if sys.argv[1] == "restart":
+        sys.exit(1)
+while not os.path.exists("later"):
+    time.sleep(0.01)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("then", ["restart", "go on"])
+def test_lack_of_memory_that_a_run_has_survived_is_not_why_a_worker_is_killed_later(
+    agents: Runner, small_cgroup: Path, tmp_path: Path, then: str
+) -> None:
+    (small_cgroup / "cgroup.procs").write_text(str(os.getpid()))
+    run = agents.start(SURVIVES, then, max_restarts=int(then == "restart"), request={"heartbeat_s": 0.5})
+    run.until(lambda: run.stdout[0])
+    beats = 0 if then == "restart" else len(run.of("heartbeat")) + 3
+
+    run.until(lambda: len(run.of("heartbeat")) >= beats)
+    (tmp_path / "later").touch()
+
+    assert run.wait().stdout[0] == b"-9\n"
+    assert (run.cause()["class"], run.cause()["signal"]) == ("killed", "SIGKILL")
+
+
 @pytest.mark.torch
 def test_torchs_own_memory_error_is_of_the_class_out_of_memory(warm_agents: Runner) -> None:
     assert warm_agents("import torch\ntorch.ones(1 << 50)\n").cause()["class"] == "out_of_memory"

@@ -68,7 +68,7 @@ class Node:
             place, out, self.stderr, self.loop, server=server, joining=joining, workers=workers, outcome=outcome,
             stopping=self.stopping, watchdog=self.watchdog,
         )  # fmt: skip
-        self.pulse = Pulse(place, out, self.loop, server=server, workers=workers)
+        self.pulse = Pulse(place, out, self.loop, server=server, workers=workers, analysis=outcome.analysis)
 
     def run(self, refused: Optional[Refused] = None) -> int:
         """Run the node to its end; returns the exit code of the agent. `refused`: why it cannot begin."""

@@ -29,10 +29,18 @@ class FailureAnalysis:
         """Where error files are kept, and where workers write them."""
 
         self._mpi = contracts.load(place.job.contract).mpi
-        self._oom_kills = facts.oom_kills()
+        self._oom_kills = self._latest_oom_kills = facts.oom_kills()
+
+    def begin_round(self) -> None:
+        """What the kernel's out-of-memory killer has killed before concerns no worker of this round."""
+        self._oom_kills = self._latest_oom_kills = facts.oom_kills()
+
+    def look(self) -> None:
+        """Call this at intervals, so that what was killed long ago does not count."""
+        self._oom_kills, self._latest_oom_kills = self._latest_oom_kills, facts.oom_kills()
 
     def out_of_memory(self) -> int:
-        """How many processes the kernel's out-of-memory killer has killed since the agent started."""
+        """How many processes the kernel's out-of-memory killer has killed lately."""
         return facts.oom_kills() - self._oom_kills
 
     def of_node(self, message: str, kind: Failure = Failure.NODE, traceback: Optional[str] = None) -> Cause:

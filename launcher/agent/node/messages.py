@@ -186,6 +186,7 @@ class Messages:
         self._joining.met = True
         self._outcome.first_cause = self._outcome.hang = None
         self._outcome.restarts = about["restarts"]
+        self._outcome.analysis.begin_round()
         self._place.scratch.keep(before=str(about["round"]))
         self._workers.begin_round(about["round"])
         self._workers.met = {key: about[key] for key in ("restarts", "master_addr", "master_port")}

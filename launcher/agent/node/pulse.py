@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional
 from ..ranks import progress_file
 from ..stream.writer import Writer
 from ..system import threads
+from .analysis import FailureAnalysis
 from .children import ServerProcess
 from .loop import Loop
 from .place import Place
@@ -27,8 +28,18 @@ _LAST_S = 1.0
 class Pulse:
     """One agent's heartbeats and samples. A thread takes the samples: a driver may take seconds to answer, or hang."""
 
-    def __init__(self, place: Place, out: Writer, loop: Loop, *, server: ServerProcess, workers: Workers) -> None:
+    def __init__(
+        self,
+        place: Place,
+        out: Writer,
+        loop: Loop,
+        *,
+        server: ServerProcess,
+        workers: Workers,
+        analysis: FailureAnalysis,
+    ) -> None:
         self._place, self._out, self._loop, self._server, self._workers = place, out, loop, server, workers
+        self._analysis = analysis
         now = time.monotonic()
         job = place.job
         self._heartbeat_at = now + job.heartbeat_s
@@ -49,6 +60,7 @@ class Pulse:
             self._heartbeat_at = now + self._place.job.heartbeat_s
             self._out.heartbeat(len(self._workers.running()), **self._workers.met)
             self._place.use_project()
+            self._analysis.look()
         while self._ready:
             fields = self._ready.pop()
             self._write({**fields, "hang": hang} if hang and fields.get("whole") else fields)
