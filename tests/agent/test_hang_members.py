@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher.agent.group.hangs import Hangs
+from launcher.agent.group.losses import loss
+from launcher.agent.group.whole import MET, Whole
 from launcher.agent.job import Job
 
 if TYPE_CHECKING:
@@ -64,3 +66,18 @@ def test_of_a_run_with_a_fixed_number_all_nodes_are_asked(begun: int, served: Se
 
     assert nodes[0].members(store) == [0, 1]
     assert nodes[0]._all_are_quiet(store) is (begun == 2)
+
+
+def test_nothing_more_is_expected_of_a_node_that_the_run_continues_without(served: Served) -> None:
+    roles = [{"name": "first", "nodes": 2}, {"name": "actors", "nodes": 1, "on_failure": "ignore"}]
+    of_all, store = job(3)._replace(max_nodes=3, roles=roles), served.client()
+    runs = [Whole(of_all, number, lambda *_, **__: None) for number in range(3)]
+    for place, each in enumerate(runs):
+        begin(each.hangs, served, round=0, place=place, quiet=place < 2)
+    store.set(MET, "")
+    assert not runs[0].hangs._all_are_quiet(store)
+
+    runs[0].publish_loss(store, "role/actors/round/0/verdict", loss(2, "its agent was killed"))
+
+    assert runs[0].hangs._all_are_quiet(store)
+    assert [each.hangs.members(store) for each in runs[:2]] == [[0, 1], [0, 1]]

@@ -186,6 +186,24 @@ def test_a_second_hang_is_reported_also_if_only_other_nodes_wrote_in_between(dis
     assert second["silent_s"] < second["time"] - first["time"]
 
 
+def test_a_run_that_continues_without_a_lost_node_is_watched(distlaunch: Cli) -> None:
+    distlaunch.write("odd.py", SCRIPT)
+    roles = ROLES.format(first="never", second="tells").replace('restart_role"\nmax_restarts = 1', 'ignore"')
+    words = ("--detach", f"--roles={distlaunch.write('run.toml', roles)}")
+    run = distlaunch("local", "--on-hang", "warn", *WATCHED, *words).json["result"]["run"]
+    try:
+        wait_until("both roles", lambda: events(distlaunch, "first_line", 0) and events(distlaunch, "first_line", 1))
+        agent = json.loads((distlaunch.runs / run / "nodes/1/agent.json").read_text())["pid"]
+        os.kill(agent, signal.SIGKILL)
+
+        wait_until("the watchdog's report", lambda: events(distlaunch, "hang"), limit_s=LIMIT_S)
+    finally:
+        distlaunch("cancel", "--force", run)
+
+    (event,) = events(distlaunch, "hang")
+    assert event["message"].startswith("ranks 0, 1 are in "), event["message"]
+
+
 @pytest.mark.slow
 def test_a_run_of_which_one_node_writes_is_not_silent(distlaunch: Cli) -> None:
     script = str(distlaunch.write("odd.py", SCRIPT))

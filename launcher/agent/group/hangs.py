@@ -23,6 +23,7 @@ ACT = "stacks/act"
 """Key with what node 0 has decided about a hang: the node of that rank has it fail."""
 
 _AT_ONCE = 4
+_LOST = b"lost"
 
 
 class Hangs:
@@ -56,9 +57,16 @@ class Hangs:
         self._round = (number, self._job.max_nodes if self._job.roles else nodes, place)
         self.hear({"quiet": self._quiet})
 
+    def lose(self, store: Store, node: int) -> None:
+        """Expect nothing more of a node that the run, of a fixed number of them, continues without."""
+        store.set(self._key(0, node), f"{_LOST.decode()} {node}")
+
     def members(self, store: Store) -> List[int]:
-        """The nodes of this round, as far as they have begun it."""
-        return sorted(self._told(store)) if self._job.elastic else [*range(self._job.max_nodes)]
+        """The nodes of this round, as far as they have begun it, without those that are lost."""
+        if self._job.elastic:
+            return sorted(self._told(store))
+        told = self._told(store) if self._job.roles else {}
+        return [node for node in range(self._job.max_nodes) if told.get(node) != _LOST]
 
     def _told(self, store: Store) -> Dict[int, bytes]:
         """By node, whether it is quiet. In an elastic run lost nodes count no more: each round has keys of its own."""
@@ -117,4 +125,4 @@ class Hangs:
 
     def _all_are_quiet(self, store: Store) -> bool:
         told = self._told(store)
-        return len(told) >= self._round[1] and all(each == b"1" for each in told.values())
+        return len(told) >= self._round[1] and all(each in (b"1", _LOST) for each in told.values())

@@ -76,6 +76,7 @@ class Whole:
                 message = f"node {node}: {why.decode()}" if why else loss["message"]
                 self.tell("warning", message=f"{message}; ignored, as its role {role.name} is to be")
                 store.add(_LOST, 1)
+                self.hangs.lose(store, node)
                 count_finished(store, role, node, _FINISHED, "lost")  # such a role has one round
                 if store.add(f"{role.prefix}{_FINISHED}", 0) >= role.nodes:
                     self._count(store, role, "lost")
