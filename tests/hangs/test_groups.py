@@ -186,6 +186,30 @@ def test_a_second_hang_is_reported_also_if_only_other_nodes_wrote_in_between(dis
     assert second["silent_s"] < second["time"] - first["time"]
 
 
+COMPUTES = """
+import os, sys, time
+print("ready", flush=True)
+began = time.monotonic()
+if sys.argv[1] == "always":
+    while not os.path.exists("over"):
+        time.sleep(0.1)
+else:
+    while time.monotonic() - began < 10: sum(range(10_000_000))
+    open("over", "w").close()
+"""
+
+
+def test_a_role_that_computes_is_no_hang_though_another_one_is_idle(distlaunch: Cli) -> None:
+    distlaunch.write("odd.py", COMPUTES)
+    alone = ROLES.format(first="never", second="always").replace("node = 3", "node = 1")
+    roles = str(distlaunch.write("run.toml", alone))
+
+    run = distlaunch("local", "--on-hang", "end", *WATCHED, f"--roles={roles}")
+
+    assert run.exit_code == 0, run.stderr
+    assert events(distlaunch, "hang") == []
+
+
 def test_a_run_that_continues_without_a_lost_node_is_watched(distlaunch: Cli) -> None:
     distlaunch.write("odd.py", SCRIPT)
     roles = ROLES.format(first="never", second="tells").replace('restart_role"\nmax_restarts = 1', 'ignore"')

@@ -7,6 +7,36 @@ from typing import Any
 from launcher.agent.stacks import judging
 
 
+def node(role: str, ranks: dict[int, str], used: tuple[float, int]) -> dict[str, Any]:
+    """A node of that role whose ranks are in these functions."""
+    groups = [
+        {"ranks": [rank], "frames": [{"file": "x.py", "function": name, "line": 7}], "threads": [], "state": None}
+        for rank, name in ranks.items()
+    ]
+    return {"host": "n1", "role": role, "groups": groups, "used": {str(rank): used for rank in ranks}}
+
+
+IDLE, BEGAN, COMPUTES = (0.5, 0), (1.0, 0), (31.0, 0)
+TRAINS = {0: "step", 1: "step", 2: "step"}
+
+
+def test_a_role_that_computes_is_no_hang_though_one_of_another_role_waits_for_requests() -> None:
+    serves = node("server", {3: "accept"}, IDLE)
+    before, after = (judging.sample([node("trainer", TRAINS, used), serves]) for used in (BEGAN, COMPUTES))
+
+    assert judging.judge(before, after, 30.0) is None
+
+
+def test_an_idle_rank_is_odd_among_the_busy_ones_of_its_role() -> None:
+    rest = [node("trainer", {3: "load"}, IDLE), node("server", {4: "accept"}, IDLE)]
+    before, after = (judging.sample([node("trainer", TRAINS, used), *rest]) for used in (BEGAN, COMPUTES))
+
+    hang = judging.judge(before, after, 30.0)
+
+    assert hang is not None
+    assert hang.odd == [3]
+
+
 def answer(state: str, **used: tuple[float, int]) -> dict[str, Any]:
     """A node with rank 1 in this state; `used` by rank, of those that run."""
     group = {"ranks": [1], "frames": [], "threads": [], "state": state}

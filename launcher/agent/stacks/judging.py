@@ -5,7 +5,8 @@ Silence and an idle CPU alone are not evidence, and neither is a busy one: a wai
 - A rank whose CPU is busy, or that reads or writes, outside of a collective, and whose stack changes: the run computes.
 - All ranks are idle, or wait in a collective with the same stack: it hangs. The odd ranks are those that are not in the
   collective of most, or without one those that are not where most are.
-- Most ranks are busy in the same line, and a few are idle: these are odd, and the others wait for them in a GPU.
+- Most ranks of a role are busy in the same line, and a few are idle: these are odd, and the others wait for them in a
+  GPU.
 - All else may be a computation in one long call: the run does not count as hung.
 """
 
@@ -72,9 +73,10 @@ def judge(first: Sample, second: Sample, between_s: float) -> Optional[Hang]:
             busy.append(rank)
         else:
             return None
-    if busy and (waiting or not idle or len(idle) >= len(busy) or len({_place(after[rank]) for rank in busy}) > 1):
+    by_role = _by_role(second.roles, (waiting, idle, busy))
+    if busy and (waiting or any(_may_compute(ours, others, after) for _, others, ours in by_role)):
         return None
-    odd = _odd_by_role(second.roles, (waiting, idle, busy), after)
+    odd = sorted(rank for stuck, others, ours in by_role for rank in _odd(stuck, others, ours, after))
     return Hang(second.groups, odd, message(second, odd))
 
 
@@ -120,14 +122,16 @@ def _is_busy(first: Sample, second: Sample, rank: int, between_s: float) -> bool
     return cpu - cpu_before > _BUSY * between_s or data - data_before > _BUSY_BYTES
 
 
-def _odd_by_role(roles: Mapping[int, str], kinds: Sequence[List[int]], after: Dict[int, Stack]) -> List[int]:
-    """`_odd` for the ranks of each role, together."""
-    found: List[int] = []
-    for role in set(roles.values()):
-        waiting, idle, busy = ([rank for rank in ranks if roles.get(rank) == role] for ranks in kinds)
-        if waiting or idle or busy:
-            found += _odd(waiting, idle, busy, after)
-    return sorted(found)
+def _by_role(roles: Mapping[int, str], kinds: Sequence[List[int]]) -> List[List[List[int]]]:
+    """The waiting, the idle and the busy ranks of each role that has any."""
+    every = [[[rank for rank in ranks if roles.get(rank) == role] for ranks in kinds] for role in set(roles.values())]
+    return [found for found in every if any(found)]
+
+
+def _may_compute(busy: List[int], idle: List[int], after: Dict[int, Stack]) -> bool:
+    """Whether the busy ranks of a role may compute; else they wait for the few of that role that are idle."""
+    few = 0 < len(idle) < len(busy)
+    return bool(busy) and not (few and len({_place(after[rank]) for rank in busy}) == 1)
 
 
 def _odd(waiting: List[int], idle: List[int], busy: List[int], after: Dict[int, Stack]) -> List[int]:
