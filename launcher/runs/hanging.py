@@ -1,4 +1,4 @@
-"""The hang in which a run is now: what the watchdog has reported, until ranks write again or start anew."""
+"""The hang in which a run is now: what the watchdog has reported, until ranks write or tell a step, or start anew."""
 
 from __future__ import annotations
 
@@ -55,13 +55,22 @@ class Hanging:
 
 
 def _is_over(told: Mapping[str, Any], nodes: Mapping[int, Sequence[NodeSample]]) -> bool:
-    """Whether a rank has written since; that is not known without samples, and then there is no hang."""
+    """Whether a rank has written or told a step since; that is not known without samples: then there is no hang."""
     since = [[sample for sample in series if sample.time > told["time"]] for series in nodes.values()]
-    lines = [[count for sample in series if (count := _lines(sample)) is not None] for series in since]
-    return not any(since) or any(counts[0] < counts[-1] for counts in lines if counts)
+    told_since = [[each for each in map(count, series) if each is not None] for series in since for count in _COUNTS]
+    return not any(since) or any(counts[0] < counts[-1] for counts in told_since if counts)
 
 
 def _lines(sample: NodeSample) -> int | None:
     """How many lines the node's ranks have written; None if the sample does not have that, as one after a gap."""
     counts = [rank.lines for rank in sample.ranks]
     return None if None in counts else sum(filter(None, counts))
+
+
+def _steps(sample: NodeSample) -> int | None:
+    """The sum of the steps that the node's ranks have told; None if none has."""
+    steps = [rank.step for rank in sample.ranks if rank.step is not None]
+    return sum(steps) if steps else None
+
+
+_COUNTS = (_lines, _steps)

@@ -37,6 +37,22 @@ def test_an_idle_rank_is_odd_among_the_busy_ones_of_its_role() -> None:
     assert hang.odd == [3]
 
 
+def test_ranks_that_move_data_in_collectives_do_not_hang_and_a_little_is_no_evidence() -> None:
+    """What is below a rank may write, too, such as a program that reports what the host uses."""
+    frames = [
+        {"file": "/torch/distributed/distributed_c10d.py", "function": "all_reduce", "line": 4},
+        {"file": "train.py", "function": "step", "line": 88},
+    ]
+    group = {"ranks": [0, 1], "frames": frames, "threads": [], "state": None}
+
+    def at(used: int) -> judging.Sample:
+        used_by = {"0": (25.0, used), "1": (25.0, 0)}
+        return judging.sample([{"host": "n1", "role": "", "groups": [group], "used": used_by}])
+
+    assert judging.judge(at(0), at(1 << 30), 30.0) is None
+    assert judging.judge(at(0), at(1 << 20), 30.0) is not None
+
+
 def answer(state: str, **used: tuple[float, int]) -> dict[str, Any]:
     """A node with rank 1 in this state; `used` by rank, of those that run."""
     group = {"ranks": [1], "frames": [], "threads": [], "state": state}

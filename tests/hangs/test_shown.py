@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from launcher.agent.protocol import encode_event
 from testbed import wait_until
 from tests.hangs.conftest import LIMIT_S
@@ -18,7 +20,7 @@ LONG_BYTES = 32 << 20
 """Longer streams are read at their ends only."""
 
 SCRIPT = """
-import os, time
+import os, sys, time
 
 RANK = os.environ["RANK"]
 
@@ -33,18 +35,22 @@ time.sleep(2)
 print("::distlaunch progress step=2/10000", flush=True)
 print("ready", flush=True)
 (apart if RANK == "2" else meet)()
-while True:
-    print("goes on", flush=True)
+for step in range(3, 10000):
+    if sys.argv[1] == "line":
+        print("goes on", flush=True)
+    else:
+        open(os.environ["DISTLAUNCH_PROGRESS_FILE"], "w").write(f"step={step}/10000")
     time.sleep(0.5)
 """
 
 
-def test_a_hang_is_shown_until_the_run_goes_on(distlaunch: Cli, start: Callable[..., str]) -> None:
+@pytest.mark.parametrize("tells", ["line", "file"])
+def test_a_hang_is_shown_until_the_run_goes_on(distlaunch: Cli, start: Callable[..., str], tells: str) -> None:
     gates = [distlaunch.directory / f"gate{rank}" for rank in range(3)]
     for gate in gates:
         os.mkfifo(gate)
     script = str(distlaunch.write("gates.py", SCRIPT))
-    run = start("--nproc-per-node=3", "--samples=1", "--hang-after=3s", script, ranks=3)
+    run = start("--nproc-per-node=3", "--samples=1", "--hang-after=3s", script, tells, ranks=3)
 
     def seen(command: str) -> dict[str, Any]:
         found: dict[str, Any] = distlaunch(command, run, "--output", "json").json["result"]
@@ -78,7 +84,7 @@ def test_a_hang_is_shown_however_much_has_been_written_before_and_since(
         os.mkfifo(gate)
     much = 'print(("x" * 999 + "\\n") * (12 << 10), end="", flush=True)\n'
     script = str(distlaunch.write("gates.py", SCRIPT.replace("time.sleep(2)\n", f"time.sleep(2)\n{much}", 1)))
-    run = start("--nproc-per-node=3", "--samples=1", "--hang-after=3s", script, ranks=3)
+    run = start("--nproc-per-node=3", "--samples=1", "--hang-after=3s", script, "line", ranks=3)
     stream = distlaunch.runs / run / "nodes/0/stream"
     assert stream.stat().st_size > LONG_BYTES
 

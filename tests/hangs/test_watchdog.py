@@ -144,6 +144,35 @@ def test_a_long_silent_computation_is_no_hang(distlaunch: Cli, who: str, how: st
     assert hangs(distlaunch) == []
 
 
+REDUCES = """
+import os, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+much, step, until = sys.argv[1] == "much", 0, time.monotonic() + 12
+data = torch.zeros(4_000_000 if much else 1)
+print("ready", flush=True)
+while not data[0]:
+    data.zero_()
+    data[0] = time.monotonic() > until
+    dist.all_reduce(data)
+    step += 1
+    if not much:
+        open(os.environ["DISTLAUNCH_PROGRESS_FILE"], "w").write(f"step={step}")
+        time.sleep(dist.get_rank())
+"""
+
+
+@pytest.mark.parametrize("how", ["much", "told"])
+def test_collectives_one_after_the_other_are_no_hang(distlaunch: Cli, how: str) -> None:
+    """Ranks move much data in them, or tell their progress."""
+    script = str(distlaunch.write("reduces.py", REDUCES))
+
+    run = launch(distlaunch, "--on-hang", "end", script, how)
+
+    assert run.exit_code == 0, run.stderr
+    assert hangs(distlaunch) == []
+
+
 LATE = """
 import datetime, time
 import torch, torch.distributed as dist

@@ -3,6 +3,7 @@
 Silence and an idle CPU alone are not evidence, and neither is a busy one: a wait for a GPU or for NCCL spins. So:
 
 - A rank whose CPU is busy, or that reads or writes, outside of a collective, and whose stack changes: the run computes.
+- A rank that reads or writes much in a collective: it takes part in one after the other.
 - All ranks are idle, or wait in a collective with the same stack: it hangs. The odd ranks are those that are not in the
   collective of most, or without one those that are not where most are.
 - Most ranks of a role are busy in the same line, and a few are idle: these are odd, and the others wait for them in a
@@ -23,6 +24,9 @@ _BUSY = 0.05
 
 _BUSY_BYTES = 64 * 1024
 """A rank that has read and written more than this is busy, too."""
+
+_MOVING = 1 << 20
+"""A rank that reads and writes more than this in a second takes part in collectives; what reports on a run is less."""
 
 
 class Sample(NamedTuple):
@@ -66,6 +70,8 @@ def judge(first: Sample, second: Sample, between_s: float) -> Optional[Hang]:
     for rank, stack in after.items():
         same = _place(before[rank]) == _place(stack)
         if sentences.collective(stack["frames"]) and same:
+            if _bytes_of(first, second, rank) > _MOVING * between_s:
+                return None
             waiting.append(rank)
         elif not _is_busy(first, second, rank, between_s):
             idle.append(rank)
@@ -117,9 +123,13 @@ def _place(stack: Stack) -> Tuple[object, ...]:
 
 
 def _is_busy(first: Sample, second: Sample, rank: int, between_s: float) -> bool:
-    nothing = (0.0, 0)
-    (cpu, data), (cpu_before, data_before) = second.used.get(rank, nothing), first.used.get(rank, nothing)
-    return cpu - cpu_before > _BUSY * between_s or data - data_before > _BUSY_BYTES
+    cpu, before = (sample.used.get(rank, (0.0, 0))[0] for sample in (second, first))
+    return cpu - before > _BUSY * between_s or _bytes_of(first, second, rank) > _BUSY_BYTES
+
+
+def _bytes_of(first: Sample, second: Sample, rank: int) -> int:
+    """What it has read and written between the samples."""
+    return second.used.get(rank, (0.0, 0))[1] - first.used.get(rank, (0.0, 0))[1]
 
 
 def _by_role(roles: Mapping[int, str], kinds: Sequence[List[int]]) -> List[List[List[int]]]:
