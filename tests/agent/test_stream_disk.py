@@ -209,3 +209,23 @@ def test_a_disk_that_stalls_delays_no_restart_no_deadline_and_no_verdict(
         json.loads((run.directory / "nodes/0/errors/0-0.json").read_text())["message"]["message"] == "ValueError: once"
     )
     assert [path.name for path in Path("/dev/shm").glob(f"distlaunch-*-{run.agent_pid()}-*")] == []
+
+
+def test_a_project_on_a_disk_that_stalls_delays_no_heartbeat_no_signal_and_no_verdict(
+    stalling_disk: StallingDisk, agents: Runner
+) -> None:
+    project = stalling_disk.directory / "project"
+    (project / "runs").mkdir(parents=True)
+    request = {"project": "project", "output_dir": str(project / "work"), "heartbeat_s": 0.2}
+    run = agents.start("import time\nprint('ready', flush=True)\ntime.sleep(600)\n", request=request)
+    run.until(lambda: run.stdout[0] == b"ready\n")
+    assert len(list((project / "runs").iterdir())) == 1
+
+    stalling_disk.stall()
+    beats = len(run.of("heartbeat"))
+    run.until(lambda: len(run.of("heartbeat")) > beats + 3)
+    os.kill(run.agent_pid(), signal.SIGTERM)
+    run.until(lambda: run.of("done"))
+    stalling_disk.resume()
+
+    assert run.wait().result() == "cancelled"

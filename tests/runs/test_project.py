@@ -16,7 +16,7 @@ from launcher.agent import __main__ as agent
 from launcher.agent.environment import stage
 from launcher.agent.job import Job
 from launcher.agent.node.claim import Claim
-from launcher.agent.node.place import Place
+from launcher.agent.node.project_use import ProjectUse
 from launcher.agent.outputs import project
 from launcher.agent.outputs.tree import Tree
 from launcher.agent.ssh import user_files
@@ -258,7 +258,7 @@ def test_a_node_uses_the_directory_while_it_waits_for_its_claim(tmp_path: Path) 
     mark = tmp_path / "project/runs/run1.0"
     stops = mock.Mock(reason=None, **{"cancelled.return_value": False})
     loop = mock.Mock(**{"signals.return_value": b""})
-    place = mock.Mock(job=job, use_project=lambda: Place.use_project(mock.Mock(job=job, node_rank=0)))
+    place = mock.Mock(job=job, project=ProjectUse(job, 0))
 
     def wait(_: float) -> None:
         stops.reason = "cancelled" if mark.exists() else None

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _FAREWELL_S = 6.0
 _LAST_LINES_S = 1.0
 _STDERR_BLOCKS = 32
+_NOTES_S = 2.0
 
 
 class Node:
@@ -124,7 +125,7 @@ class Node:
         job, place = self.place.job, self.place
         identity = place.identify(self.server.cgroup)
         where = {"python": sys.executable, "cwd": job.cwd, "output_dir": job.output_dir or job.cwd}
-        place.use_project()
+        place.project.note(_NOTES_S)
         again = {"after": job.why_again} if job.why_again else {}
         self.out.event("agent_started", version=VERSION, run=job.run, **identity, **where, **again)
         if job.warm_s:
@@ -224,7 +225,7 @@ class Node:
         outcome = self.outcome
         result, why = outcome.verdict(self.messages.own_cause, met=self.joining.met)
         within(_FAREWELL_S, lambda: self.joining.end(result, why), None)
-        self.place.leave_project()
+        self.place.project.leave()
         self.pulse.finish()
         holding.hold(self.place, self.out, self.stopping.stops, self.stopping.is_to_leave, result)
         self.place.scratch.close()

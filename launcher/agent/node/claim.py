@@ -75,7 +75,7 @@ class Claim:
             if now >= heartbeat_at:
                 heartbeat_at = now + job.heartbeat_s
                 self._out.heartbeat(0)
-                self._place.use_project()
+                self._place.project.note()
             loop.wait_for_signal(_LOOK_S)
         self._out.event("claim_held", waited_s=round(time.monotonic() - began, 3))
         return True

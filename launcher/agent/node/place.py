@@ -16,6 +16,7 @@ from ..named_tuple import NamedTuple
 from ..schedulers import slurm
 from ..system import processes
 from ..system.scratch import Scratch
+from .project_use import ProjectUse
 
 
 class Place(NamedTuple):
@@ -31,13 +32,15 @@ class Place(NamedTuple):
     began: float
     """The start on the monotonic clock."""
 
+    project: ProjectUse
+
     @classmethod
     def take(cls, job: Job, node_rank: int) -> Place:
         """Find the place of this process and make its directories."""
         host = os.environ.get("DISTLAUNCH_HOST") or socket.gethostname()
         directory = os.path.join(job.directory, "nodes", str(node_rank))
         os.makedirs(directory, exist_ok=True)
-        return cls(job, node_rank, host, directory, Scratch(directory), time.monotonic())
+        return cls(job, node_rank, host, directory, Scratch(directory), time.monotonic(), ProjectUse(job, node_rank))
 
     def identify(self, cgroup: Optional[str]) -> Message:
         """Identify this process.
@@ -50,20 +53,6 @@ class Place(NamedTuple):
         with contextlib.suppress(OSError), open(path, "w", encoding="ascii") as file:
             json.dump({**identity, **more, **slurm.names(os.environ)}, file)
         return identity
-
-    def use_project(self) -> None:
-        """Note that this node uses the project's directory, if the run has one."""
-        if self.job.project and self.job.output_dir:
-            from ..outputs import project  # few runs have one
-
-            project.touch(os.path.dirname(self.job.output_dir), self.job.run, self.node_rank)
-
-    def leave_project(self) -> None:
-        """Note that it does not any more."""
-        if self.job.project and self.job.output_dir:
-            from ..outputs import project
-
-            project.leave(os.path.dirname(self.job.output_dir), self.job.run, self.node_rank)
 
     def forget_last_attempt(self, *, with_result: bool) -> None:
         """Remove files of a previous attempt: a scheduler may requeue the run in the same directory."""

@@ -59,7 +59,7 @@ class Pulse:
         if now >= self._heartbeat_at:
             self._heartbeat_at = now + self._place.job.heartbeat_s
             self._out.heartbeat(len(self._workers.running()), **self._workers.met)
-            self._place.use_project()
+            self._place.project.note()
             self._analysis.look()
         while self._ready:
             fields = self._ready.pop()
