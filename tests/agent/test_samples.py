@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from launcher.agent.protocol import Event
+from launcher.agent.samples import processes
 from launcher.agent.stream import plain
 from launcher.runs import events
 from launcher.runs.samples import Decoder
+from tests.agent.test_stream import until
 
 if TYPE_CHECKING:
     from launcher.runs.samples import NodeSample
@@ -34,6 +38,26 @@ def samples_of(run: Run, node: int = 0) -> list[NodeSample]:
         if isinstance(record, Event) and decoder.add(record) and (now := decoder.now):
             found.append(now)
     return found
+
+
+def test_the_cpu_time_of_a_descendant_that_is_found_late_is_not_that_of_one_sample() -> None:
+    trees, me = processes.Trees(None), os.getpid()
+    trees.use([me])
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        try:
+            until(lambda: (found := processes.read(child.pid)) is not None and found.cpu_s > 1.0)
+            trees._look_again_at = float("inf")
+            trees.use([me])
+            trees._look_again_at = 0.0
+
+            late = trees.use([me])[me]
+            until(lambda: (found := processes.read(child.pid)) is not None and found.cpu_s > 2.0)
+            then = trees.use([me])[me]
+        finally:
+            child.kill()
+
+    assert late.cpu < 5.0
+    assert 0.0 < then.cpu < 5.0
 
 
 def test_a_rank_uses_what_its_descendants_use(agents: Runner) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Dict, Iterable, List, Optional
+from typing import Dict, Iterable, List, Optional, Set
 
 from ..named_tuple import NamedTuple
 from ..system import processes
@@ -49,6 +49,9 @@ class Trees:
         self._known: Dict[int, Dict[int, int]] = {}
         """Start times of each worker's descendants, by their pids."""
 
+        self._found: Set[int] = set()
+        """Those that were found just now."""
+
         self._cpu_s: Dict[int, float] = {}
         self._looked_at = self._read_at = 0.0
         self._look_again_at = 0.0
@@ -58,7 +61,7 @@ class Trees:
         now, pids = time.monotonic(), list(workers)
         all_of_them = self._look(pids, now) if now >= self._look_again_at else None
         used = {pid: one for pid in pids if (one := self._of(pid, all_of_them, now)) is not None}
-        self._read_at = now
+        self._read_at, self._found = now, set()
         self._known = {pid: tree for pid, tree in self._known.items() if pid in used}
         self._cpu_s = {pid: spent for pid, spent in self._cpu_s.items() if pid in used}
         return used
@@ -67,17 +70,14 @@ class Trees:
         root = seen.get(pid) if seen is not None else read(pid)
         if root is None:
             return None
-        tree = [root]
+        passed = now - self._read_at if pid in self._cpu_s else _uptime() - root.start / _TICKS
+        spent_before, tree = self._cpu_s.get(pid, 0.0), [root]
         for child, start in self._known.get(pid, {}).items():
             process = seen.get(child) if seen is not None else read(child)
             if process is not None and process.start == start:
                 tree.append(process)
-        spent = sum(process.cpu_s for process in tree)
-        if pid in self._cpu_s:
-            passed, spent_before = now - self._read_at, self._cpu_s[pid]
-        else:
-            passed, spent_before = _uptime() - root.start / _TICKS, 0.0
-        self._cpu_s[pid] = spent
+                spent_before += _spent_before(process, passed) if child in self._found else 0.0
+        spent = self._cpu_s[pid] = sum(process.cpu_s for process in tree)
         busy = max(0.0, spent - spent_before) / max(passed, 0.1)  # a child that no one waited for takes its time along
         return Use(busy, sum(process.memory_bytes for process in tree), root.state)
 
@@ -92,7 +92,8 @@ class Trees:
             below = list(children.get(worker, ()))
             for pid in below:
                 below += children.get(pid, ())
-            self._known[worker] = {pid: seen[pid].start for pid in below}
+            before, self._known[worker] = self._known.get(worker, {}), {pid: seen[pid].start for pid in below}
+            self._found.update(pid for pid in below if before.get(pid) != seen[pid].start)
         self._look_again_at = now + (time.thread_time() - began) / _SHARE
         return seen
 
@@ -114,6 +115,12 @@ def read(pid: int) -> Optional[Process]:
         return Process(int(fields[1]), int(fields[19]), fields[0].decode(), spent, int(fields[21]) * _PAGE)
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _spent_before(process: Process, passed: float) -> float:
+    """The CPU time of a process before the last `passed` seconds, if it has always been as busy."""
+    age = _uptime() - process.start / _TICKS
+    return process.cpu_s * (1 - passed / age) if age > passed else 0.0
 
 
 def _uptime() -> float:
