@@ -28,7 +28,7 @@ WAYS = {
     "in a testbed": r"(export SLURM_CONF=|srun |ssh -F |ansible --inventory )",
     "an extra": r"pip install '\.\[\w+\]'$",
     "to compare with": r"uv pip install --python \.venv torchx$",
-    "by hand": r"(cd DIR && sh start\.sh|ansible-playbook -i hosts\.ini -e @env/extravars project/status\.yml)$",
+    "by hand": r"sh DIR/(start|status|collect|stop)\.sh( |$)",
 }
 """What a line looks like, by the way in which it is run."""
 

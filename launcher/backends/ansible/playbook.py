@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.backends._writing import secret_texts
-from launcher.backends.ansible import ahead
+from launcher.backends.ansible import ahead, by_hand
 from launcher.backends.ansible.inventory import program
 from launcher.backends.ansible.progress import Progress
 from launcher.errors import BackendUnavailableError, CommandError
@@ -38,14 +38,8 @@ _SEND_S = 86400.0
 
 def texts(plan: AnsiblePlan) -> dict[str, str]:
     """All text files of the directory, by their paths in it."""
-    by_hand = [*_inventory_flags(plan.inventory), "--extra-vars", "@env/extravars", "project/start.yml"]
-    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in plan.settings.items())
-    secrets = "".join(
-        f': "${{{name}:?export it first}}"  # its value goes to the workers\n' for name in plan.job_secrets
-    )
     return {
-        "start.sh": f"#!/bin/sh\n# Starts the run {plan.run_dir.name} by hand, as distlaunch would.\nset -e\n{secrets}"
-        f'cd "$(dirname "$0")"\n{exports}exec ansible-playbook {shlex.join(by_hand)} "$@"\n',
+        **by_hand.scripts(plan),
         "job.json": json.dumps(plan.request(), indent=2) + "\n",
         **({"setup.sh": plan.setup + "\n"} if plan.setup else {}),
         **({"container.json": json.dumps(plan.container, indent=2) + "\n"} if plan.container else {}),
@@ -65,17 +59,13 @@ def directory_texts(
         "env/settings": json.dumps(runner, indent=2) + "\n",
     }
     if inventory:
-        found["env/cmdline"] = shlex.join(_inventory_flags(inventory)) + "\n"
+        found["env/cmdline"] = shlex.join(by_hand.inventory_flags(inventory)) + "\n"
     root = install.data("playbooks")
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root)
         if path.is_file() and path.suffix in (".yml", ".py") and "__pycache__" not in name.parts:
             found[f"project/{name}"] = path.read_text(encoding="utf-8")
     return found
-
-
-def _inventory_flags(inventory: Sequence[str]) -> list[str]:
-    return [part for source in inventory for part in ("--inventory", source)]
 
 
 def write(plan: AnsiblePlan, directory: Path) -> None:
