@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 FACTS = "facts"
 _MAX_COUNT = 1 << 31
+_MAX_PROCESSORS = 4096
+"""So many characters has a list of processors at most."""
+
 _NUMBERS = frozenset({int, float, type(None)})
 
 
@@ -22,7 +25,7 @@ def record(line: bytes) -> Record:
     """The record that a line of a stream encodes."""
     found = parse(line)
     if isinstance(found, Event) and found.name != FACTS:  # readers of facts check their form
-        return Event(found.name, _checked(found.fields, _KINDS))
+        return Event(found.name, _checked(found.fields, _WORKERS if found.name == "worker_started" else _KINDS))
     return found
 
 
@@ -40,6 +43,16 @@ def _text(value: object) -> bool:
 
 def _count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_COUNT
+
+
+def _processors(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= _MAX_PROCESSORS and not value.strip("0123456789,-")
+
+
+def _asked_by(value: object) -> bool:
+    if not isinstance(value, dict) or set(value) != {"node", "host"}:
+        return False
+    return (value["node"] is None or _count(value["node"])) and (value["host"] is None or _text(value["host"]))
 
 
 def _counts(value: object) -> bool:
@@ -121,11 +134,13 @@ _CAUSE = _named(
 )
 _KINDS = _named(
     ("id run host python cwd output_dir after what reason signal result message action", _text),
-    ("master_addr data path contract role", _text),
+    ("master_addr data path contract role place kernel python_version torch_version", _text),
     ("node attempt version pid round restarts max_restarts nodes world_size master_port rank local_rank", _count),
     ("workers lines total lines_lost part parts cpus gpus all_nodes", _count),
     ("ranks odd", _counts),
-    ("time silent_s limit_s deadline duration_s received_bytes linked_bytes", numbers.is_number),
+    ("time silent_s limit_s deadline duration_s waited_s import_s", numbers.is_number),
+    ("start_ticks memory_bytes received_bytes linked_bytes", numbers.is_number),
+    ("by", _asked_by),
     ("exit_code", _code),
     ("interfaces notes links files problems", lambda value: isinstance(value, list) and all(map(_text, value))),
     ("variables", _variables),
@@ -140,6 +155,8 @@ _KINDS = _named(
     ("groups", _stack_groups),
     ("hang", _hang),
     ("findings", lambda value: isinstance(value, list) and all(isinstance(each, dict) for each in value)),
-    ("early keyboard whole used stopped", lambda value: isinstance(value, bool)),
+    ("early keyboard whole used stopped bytecode", lambda value: isinstance(value, bool)),
 )
-"""Fields in docs/agent-stream.md that the launcher relies on."""
+"""The fields in docs/agent-stream.md."""
+
+_WORKERS = {**_KINDS, "cpus": _processors}
