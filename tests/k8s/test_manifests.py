@@ -225,6 +225,14 @@ def test_kueue_holds_the_run_until_it_is_admitted(distlaunch: Cli) -> None:
         (["--kind", "deployment"], "known: job, jobset, trainjob, pytorchjob, mpijob, tfjob, pods"),
         (["--namespace", "My_Team"], "namespace 'My_Team' is not a valid Kubernetes name"),
         (["--volume", "disk:/x"], "volume 'disk:/x' is not understood"),
+        (["--output-dir", "/out"], "no volume that can be written and outlives its pod is there"),
+        (["--volume", "pvc:x:/data", "--output-dir", "/out"], "hint: --volume pvc:CLAIM:/out --output-dir /out"),
+        (["--volume", "pvc:x:/out:ro", "--output-dir", "/out/a"], "--output-dir /out/a: no volume"),
+        (["--volume", "emptydir::/out", "--output-dir", "/out"], "--output-dir /out: no volume"),
+        (
+            ["--volume", "pvc:x:/out", "--volume", "emptydir::/out/a", "--output-dir", "/out/a/"],
+            "--output-dir /out/a/: ",
+        ),
         (["--toleration", "a:Never"], "effects: NoSchedule"),
         (["--node-selector", "gpu"], "node-selector 'gpu' is not KEY=VALUE"),
         (["--label", "a=b c"], "is not a label value"),
@@ -254,3 +262,34 @@ def test_bad_options_are_one_clear_error(distlaunch: Cli, options: list[str], wo
     assert words in done.stderr
     assert done.stderr.count("error[") == 1
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "lost"),
+    [
+        ("", True),
+        ("--volume=pvc:datasets:/data:ro", True),
+        ("--volume=emptydir::/tmp/x", True),
+        ("--volume=pvc:scratch:/scratch", False),
+        ("--volume=pvc:scratch:/out --output-dir=/out/results", False),
+        ("--volume=nfs:filer:/home:/out --volume=emptydir::/outer --output-dir=/out", False),
+        ("--workdir=/code", False),
+    ],
+)
+def test_the_user_learns_that_nothing_keeps_what_pods_write(distlaunch: Cli, options: str, lost: bool) -> None:
+    distlaunch.write("x.py", "print(1)\n")
+
+    done = distlaunch("k8s", "--image", "torch", "--dry-run", *options.split(), "x.py")
+
+    assert done.exit_code == 0, done.stderr
+    assert ("is lost with their pods" in done.stderr) is lost
+
+
+def test_a_patch_may_mount_what_keeps_the_outputs(distlaunch: Cli) -> None:
+    distlaunch.write("x.py", "print(1)\n")
+    distlaunch.write("mounts.yaml", "kind: Job\nspec: {suspend: true}\n")
+
+    done = distlaunch("k8s", "--image", "torch", "--dry-run", "--patch=mounts.yaml", "--output-dir=/out", "x.py")
+
+    assert done.exit_code == 0, done.stderr
+    assert "--output-dir /out: no volume that can be written" in done.stderr

@@ -72,7 +72,7 @@ class KubernetesBackend(Backend[KubernetesPlan, KubernetesHandle, KubernetesOpti
         _warm.refuse(spec, "nothing stays of a pod that has ended")
         of_run, roles = parts.of(spec, self.opts), [role.name for role in spec.roles]
         parts.check(of_run, self.opts)
-        pod.check_outputs(spec, self.opts, [volume for part in of_run for volume in part.opts.volume])
+        pod.check_outputs(spec, self.opts, [part.opts.volume for part in of_run])
         run = run_dir.name
         name = objects.name_of(run, self.opts.kind, roles)
         commands = [agents.command(part.job, self.opts) for part in of_run]

@@ -13,7 +13,7 @@ from launcher.errors import SpecError
 from launcher.payload import project
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from launcher.backends.kubernetes.options import KubernetesOptions
     from launcher.backends.kubernetes.parts import Part
@@ -100,14 +100,19 @@ def check_environment(spec: JobSpec) -> None:
         raise SpecError("--env-ship: pods have the environment of their image", hint="--image IMAGE")
 
 
-def check_outputs(spec: JobSpec, opts: KubernetesOptions, volumes: Iterable[str]) -> None:
-    """Tell the user if what the workers write is lost with their pods."""
+def check_outputs(spec: JobSpec, opts: KubernetesOptions, volumes: Sequence[tuple[str, ...]]) -> None:
+    """Tell the user if what the workers write is lost with their pods. `volumes`: those of each role."""
     if opts.output_dir and (opts.workdir or not opts.snapshot):
         raise SpecError(
             f"--output-dir and --{'workdir' if opts.workdir else 'no-snapshot'} exclude each other",
             hint="--workdir is where the workers start and write",
         )
-    if not (opts.output_dir or opts.workdir or any(volumes) or spec.fetches):
+    if opts.output_dir and not all(words.keeps(each, opts.output_dir) for each in volumes):
+        lost = f"--output-dir {opts.output_dir}: no volume that can be written and outlives its pod is there"
+        if not opts.patch:  # which may mount one
+            raise SpecError(lost, hint="--volume pvc:CLAIM:/out --output-dir /out")
+        output.note(lost)
+    if not (opts.output_dir or opts.workdir or any(map(words.lasting, volumes)) or spec.fetches):
         output.note(_LOST)
 
 

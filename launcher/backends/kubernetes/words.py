@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -106,6 +107,19 @@ def volumes(texts: tuple[str, ...]) -> tuple[list[dict[str, Any]], list[dict[str
         found.append({"name": name, **source})
         mounts.append({"name": name, "mountPath": rest[-1]} | ({"readOnly": True} if readonly else {}))
     return found, mounts
+
+
+def lasting(texts: tuple[str, ...]) -> list[str]:
+    """Where the volumes are mounted that can be written, and outlive their pods."""
+    pairs = zip(*volumes(texts), strict=True)
+    return [mount["mountPath"] for volume, mount in pairs if not ("emptyDir" in volume or mount.get("readOnly"))]
+
+
+def keeps(texts: tuple[str, ...], path: str) -> bool:
+    """Whether what is written at a path is on such a volume: of those that are mounted above it, the lowest counts."""
+    mounts = [mount["mountPath"] for mount in volumes(texts)[1]]
+    above = [mount for mount in mounts if f"{os.path.normpath(path)}/".startswith(f"{os.path.normpath(mount)}/")]
+    return max(above, key=len, default=None) in lasting(texts)
 
 
 def _volume_source(kind: str, rest: list[str]) -> dict[str, Any] | None:
