@@ -132,6 +132,8 @@ class Config:
         """The profile with its keys checked. `options_of` returns a backend's options class or raises `LaunchError`."""
         parts = [(file, file.tables("clusters")[name]) for file in self.files if name in file.tables("clusters")]
         if not parts:
+            if "," in name or name == "any":
+                raise SpecError(f"{name!r} is several clusters, which only a launch takes", hint="name one of them")
             known = self.cluster_names()
             hint = names.hint(name, known) if known else f"add [clusters.{name}] to a settings file"
             raise ConfigError(f"unknown cluster {name!r}", hint=hint)

@@ -264,6 +264,16 @@ def test_an_impossible_request_is_one_error_and_leaves_no_run(here: Path, option
     assert distlaunch.runs() == []
 
 
+@pytest.mark.parametrize("several", ["here,there", "any"])
+def test_a_plan_or_a_call_is_for_one_cluster(here: Path, several: str) -> None:
+    (here / "distlaunch.toml").write_text('[clusters.here]\nbackend = "local"\n[clusters.there]\nbackend = "local"\n')
+
+    for launch in (lambda: distlaunch.plan("work.py", cluster=several), lambda: distlaunch.call(len, cluster=several)):
+        with pytest.raises(distlaunch.SpecError, match="several clusters, which only a launch takes") as caught:
+            launch()
+        assert caught.value.hint == "name one of them"
+
+
 def test_modules_and_programs_are_run(here: Path) -> None:
     assert distlaunch.submit("work", module=True).wait(LIMIT_S).ok
     run = distlaunch.submit("echo", ["a b"], program=True)
