@@ -18,7 +18,15 @@ from launcher.system.dataclass import fields
 
 _FOR_ALL = {"module": bool, "unique": bool, "if_running": str, "roles": str}
 _OF_A_TERMINAL = tuple(item.name for item in fields(LaunchOptions) if item.name not in _FOR_ALL)
-_OF_A_TERMINAL += ("fetch", "fetch_node")
+_OF_A_TERMINAL += ("fetch", "fetch_node", "log_ranks", "output")
+_FETCHING = "Run.fetch does it at any time; on Kubernetes before the pods end: volume= and output_dir= keep files there"
+_INSTEAD = {
+    **dict.fromkeys(("fetch", "fetch_node", "fetch_to"), _FETCHING),
+    "dry_run": "plan() starts nothing, and Plan.render() returns the texts",
+    "render_to": "Plan.write() does it",
+    "detach": "submit() returns at once, as with it",
+    "log_ranks": "Run.logs() returns the lines",
+}
 
 
 def values(given: Mapping[str, Any], backend: str | None, cluster: str | None) -> dict[str, Any]:
@@ -38,8 +46,9 @@ def converted(given: Mapping[str, Any], types: Mapping[str, type], durations: Co
     """The options, which have these types, with the values that the command line would give."""
     for name in given:
         if name not in types:
-            why = "; it only applies to a terminal" if name in _OF_A_TERMINAL else ""
-            raise SpecError(f"unknown option {name!r}{why}", hint=names.hint(name, sorted(types)))
+            why = "; it is for the command line" if name in _OF_A_TERMINAL else ""
+            hint = _INSTEAD.get(name) or names.hint(name, sorted(types))
+            raise SpecError(f"unknown option {name!r}{why}", hint=hint)
     some = {name: value for name, value in given.items() if value is not None}
     return {
         name: _duration(value) if name in durations and _is_duration(value) else _value(name, value, types[name])

@@ -248,7 +248,7 @@ def test_a_plan_is_what_is_sent_and_writes_nothing(here: Path) -> None:
     ("options", "says"),
     [
         ({"nodez": 2}, "unknown option 'nodez'"),
-        ({"interactive": "0"}, "unknown option 'interactive'; it only applies to a terminal"),
+        ({"interactive": "0"}, "unknown option 'interactive'; it is for the command line"),
         ({"nodes": "x"}, "nodes 'x' is not a number"),
         ({"nodes": True}, "nodes wants a text"),
         ({"max_restarts": "3"}, "max-restarts wants a whole number, not '3'"),
@@ -261,6 +261,27 @@ def test_a_plan_is_what_is_sent_and_writes_nothing(here: Path) -> None:
 def test_an_impossible_request_is_one_error_and_leaves_no_run(here: Path, options: dict[str, Any], says: str) -> None:
     with pytest.raises(distlaunch.SpecError, match=says):
         distlaunch.submit("work.py", **options)
+    assert distlaunch.runs() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "instead"),
+    [
+        ({"backend": "k8s", "image": "x", "fetch": ["out/**"]}, "volume= and output_dir= keep files there"),
+        ({"fetch_node": "all"}, "Run.fetch"),
+        ({"fetch_to": "got"}, "Run.fetch"),
+        ({"dry_run": True}, "plan()"),
+        ({"render_to": "by-hand"}, "Plan.write()"),
+        ({"detach": True}, "submit() returns at once"),
+        ({"log_ranks": "all"}, "Run.logs()"),
+    ],
+)
+def test_an_option_of_the_command_line_names_what_does_it_here(
+    here: Path, options: dict[str, Any], instead: str
+) -> None:
+    with pytest.raises(distlaunch.SpecError, match="it is for the command line") as caught:
+        distlaunch.submit("work.py", **options)
+    assert instead in str(caught.value.hint)
     assert distlaunch.runs() == []
 
 
