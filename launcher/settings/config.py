@@ -141,7 +141,11 @@ class Config:
         values: dict[str, Setting] = {}
         for file, table in parts:
             own = {key: value for key, value in table.items() if key != "backend"}
-            found = checked(file, ("clusters", name), own, types, ("backend",))
+            try:
+                found = checked(file, ("clusters", name), own, types, ("backend",))
+            except ConfigError as error:
+                why = error.hint and f"{name} has the backend {backend}; {error.hint}"
+                raise ConfigError(error.message, hint=why) from None
             values |= _anchored(found, file, JobOptions, options_of(backend))
         return ClusterProfile(name, backend, values, redefined_by)
 
@@ -257,9 +261,19 @@ def checked(
         place = f"in [{'.'.join(section)}]" if section else "at the top level"
         if key not in types:
             what = "section" if isinstance(value, dict) else "key"
-            raise ConfigError(f"{where}: unknown {what} {key!r} {place}", hint=names.hint(key, [*types, *more]))
+            raise ConfigError(f"{where}: unknown {what} {key!r} {place}", hint=_hint(section, key, [*types, *more]))
         settings[key] = Setting(from_toml(value, types[key], f"{where}: {key}"), where, file=file.path)
     return settings
+
+
+def _hint(section: tuple[str, ...], key: str, known: list[str]) -> str:
+    """The nearest name, or the section to which the key belongs."""
+    elsewhere = ""
+    if not section and key in {**field_types(JobOptions), **field_types(SharedOptions)}:
+        return f"write {key} below [defaults]"
+    if section == ("defaults",) and not names.nearest(key, known):
+        elsewhere = f"an option of one backend belongs to a [clusters.NAME], or to {ENV_PREFIX}{key.upper()}; "
+    return elsewhere + names.hint(key, known)
 
 
 def _pile(given: list[Setting], default: Any, meta: Mapping[str, Any]) -> Setting:

@@ -114,6 +114,13 @@ def test_a_comma_in_a_variable_survives_as_json(tmp_path: Path) -> None:
         ("[defaults]\nno_python = 1\n", 2, "no_python wants true or false, not 1", None),
         ("[defaults]\n# nodes\nenv = 'A=1'\n", 3, "env wants a list of texts", None),
         ("[defaults]\nnodes = [\n", 2, "broken TOML", None),
+        ("nodes = 3\n", 1, "unknown key 'nodes' at the top level", "write nodes below [defaults]"),
+        (
+            "[defaults]\npartition = 'gpu'\n",
+            2,
+            "unknown key 'partition' in [defaults]",
+            "an option of one backend belongs to a [clusters.NAME], or to DISTLAUNCH_PARTITION; known: nodes, ",
+        ),
         ("defaults = 3\n", 1, "defaults is a section, not a value", "write [defaults]"),
     ],
 )
@@ -187,6 +194,7 @@ def test_a_cluster_takes_the_options_of_its_backend_and_no_others(distlaunch: Cl
     done = distlaunch("run", "--on", "lab", "x.py")
     assert done.exit_code == 2
     assert "distlaunch.toml:3: unknown key 'partition' in [clusters.lab]" in done.stderr
+    assert "hint: lab has the backend local; " in done.stderr
 
 
 def test_config_shows_each_value_with_its_source_and_finds_mistakes_in_any_cluster(distlaunch: Cli) -> None:
