@@ -62,7 +62,7 @@ def of_workers(job: JobSpec, given: Mapping[str, Setting], backend: AnyBackend) 
 # -- roles ------------------------------------------------------------------------------------------------------------
 
 
-def asked_roles(values: Mapping[str, Any], backend_options: type) -> list[RoleRequest]:
+def asked_roles(values: Mapping[str, Any], backend: AnyBackend) -> list[RoleRequest]:
     """The roles that were asked for; empty if the run has none. Raises for what does not go with roles."""
     words, file = run_file.split(values.get("role"))[1], values.get("roles")
     if not words and not file:
@@ -73,8 +73,9 @@ def asked_roles(values: Mapping[str, Any], backend_options: type) -> list[RoleRe
     without |= {"no_python": "--no-python", "function": "a function"}
     for name, shown in without.items():
         if values.get(name):
-            raise SpecError(f"with roles, {shown} belongs to a role", hint="distlaunch local --roles run.toml")
-    return run_file.read(str(file), backend_options) if file else run_file.of_words(words)
+            where = f"run --on {values['cluster']}" if values.get("cluster") else backend.name
+            raise SpecError(f"with roles, {shown} belongs to a role", hint=f"distlaunch {where} --roles run.toml")
+    return run_file.read(str(file), backend.options) if file else run_file.of_words(words)
 
 
 def of_roles(

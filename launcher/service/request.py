@@ -120,7 +120,7 @@ def _made(
     where: Chosen,
 ) -> JobSpec:
     """The job, of one script or of several roles."""
-    if roles := asked_roles(values, where.backend.options):
+    if roles := asked_roles(values, where.backend):
         return of_roles(roles, options, where.backend, partial(_of_role, values, settings, where.cluster))
     if values.get("script") is None:
         raise SpecError("no script given", hint="name one, or roles")

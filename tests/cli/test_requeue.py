@@ -60,7 +60,7 @@ def test_a_run_that_still_runs_is_not_requeued(distlaunch: Cli) -> None:
     done = distlaunch("requeue", run)
 
     assert done.exit_code == 2
-    assert "still run" in done.stderr
+    assert f"its agents still run\n  hint: distlaunch cancel {run}\n" in done.stderr
     ended = distlaunch("cancel", "--force", run)
     assert (ended.exit_code, ended.stdout) == (0, f"{run}: cancelled\n")
 

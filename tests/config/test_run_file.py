@@ -143,6 +143,25 @@ def test_what_does_not_go_together_is_one_error(cli: Cli, args: list[str], error
     assert error in done.stderr
 
 
+@pytest.mark.parametrize("command", ["local", "slurm", "k8s", "run --on lab"])
+def test_the_hint_stays_with_the_backend(cli: Cli, command: str) -> None:
+    cli.write("run.toml", GOOD)
+    cli.write("distlaunch.toml", '[clusters.lab]\nbackend = "slurm"\n')
+
+    done = cli(*command.split(), "--nodes=2", "--roles=run.toml")
+
+    assert done.exit_code == 2
+    assert f"hint: distlaunch {command} --roles run.toml\n" in done.stderr
+
+
+def test_doctor_has_no_roles(cli: Cli) -> None:
+    cli.write("run.toml", GOOD)
+
+    for option in ("--roles=run.toml", "--role=a:1:a.py"):
+        done = cli("doctor", "local", option)
+        assert (done.exit_code, "no such option: --role" in done.stderr) == (2, True), done.stderr
+
+
 def test_a_run_with_roles_is_not_queued_on_several_clusters(cli: Cli) -> None:
     cli.write("distlaunch.toml", '[clusters.one]\nbackend = "local"\n[clusters.two]\nbackend = "local"\n')
     cli.write("run.toml", GOOD)

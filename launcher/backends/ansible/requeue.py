@@ -25,7 +25,7 @@ def requeue(
     """Start the run again as this attempt; `record` as in `Backend.requeue`."""
     run_dir = Path(handle["run_dir"])
     if "running" in (tail.state for tail in fetch(handle, FETCH_S)):
-        raise RequestError("its agents still run", hint="distlaunch cancel RUN")
+        raise RequestError("its agents still run", hint=f"distlaunch cancel {run_dir.name}")
     if not (run_dir / "ansible/job.json").exists():
         from launcher.backends.ansible import restoring  # only for a run that another launcher has started
 

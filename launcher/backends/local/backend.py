@@ -163,7 +163,7 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
         limit = time.monotonic() + _FAREWELL_S
         while alive := [agent for agent in processes.of(handle) if agent.living()]:
             if time.monotonic() > limit or not all(_is_done(agent.directory / "stream") for agent in alive):
-                raise RequestError("its agents still run", hint="distlaunch cancel RUN")
+                raise RequestError("its agents still run", hint=f"distlaunch cancel {run_dir.name}")
             time.sleep(0.02)
         job = storage.read_json(run_dir / "spec.json")
         if job is None:

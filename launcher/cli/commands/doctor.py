@@ -30,7 +30,8 @@ TAKES_ALL = True
 _NOT_OURS = (
     *sorted(examination.IGNORED),
     *("script", "args", "secret", "ship_secrets", "env_ship", "env_ship_dir", "env_ship_quota", "start_method"),
-    *("preload", "grace", "module", "detach", "fetch_to", "explain", "log_ranks", "runs_dir", "server_dry_run"),
+    *("preload", "grace", "module", "roles", "role", "detach", "fetch_to", "explain", "log_ranks", "runs_dir"),
+    "server_dry_run",
 )
 """Options of jobs that do not apply to this one."""
 
