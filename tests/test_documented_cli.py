@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
 import re
 from dataclasses import fields
@@ -70,7 +71,7 @@ def test_exit_codes_and_error_codes_are_those_of_the_program() -> None:
 
 
 def test_states_are_those_of_the_program() -> None:
-    (line,) = re.findall(r"^States: (.*?)\n\n", page("docs/cli.md"), re.MULTILINE | re.DOTALL)
+    line = section("docs/cli.md", "States")
     (final,) = re.findall(r"final: (.*?);", line, re.DOTALL)
 
     assert set(quoted(final)) == set(EXIT_CODES)
@@ -89,6 +90,21 @@ def test_the_fields_of_a_result_are_those_of_the_program() -> None:
     assert set(command_names()) - listed == {"run", "logs", "shell", "torchrun"}, (
         "`run` is a launch, `logs` and `torchrun` print lines, `shell` too"
     )
+
+
+@pytest.mark.parametrize("name", [name for name in command_names() if name not in ("run", "shell", "torchrun")])
+def test_each_field_of_a_schema_is_in_the_table(name: str) -> None:
+    """Those of a cause are listed elsewhere, and those of a report's own parts in its schema alone."""
+    schema = json.loads(page(f"docs/schema/{name}.json"))
+    parts = schema["$defs"]
+    if name == "report":
+        whole = parts["Report"], *json.loads(page("docs/schema/status.json"))["$defs"].values()
+        parts = {str(number): part for number, part in enumerate(whole)}
+    found = {field for part in parts.values() for field in part.get("properties", {})}
+
+    rows = [*table(section("docs/cli.md", "JSON")), *table(section("docs/agent-stream.md", "Causes"))]
+    listed = {*quoted(str(rows))}
+    assert sorted(found - listed - {"code", "hint"}) == []  # of an error
 
 
 def test_the_fields_that_ls_has_of_a_run_are_listed(distlaunch: Cli) -> None:
