@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FACTS = "facts"
 _MAX_COUNT = 1 << 31
 _MAX_PROCESSORS = 4096
-"""So many characters has a list of processors at most."""
+"""So many characters has a list of CPUs at most."""
 
 _NUMBERS = frozenset({int, float, type(None)})
 

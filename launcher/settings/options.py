@@ -241,7 +241,7 @@ class JobOptions:
     fetch_node: str = option(
         "0",
         metavar="N|all",
-        help="Fetch from this node, at the end and with the command fetch; all: one directory per host.",
+        help="Fetch from this node, at the end and with the command fetch; all: of every node.",
         check=job_checks.fetch_node,
         group="files",
     )

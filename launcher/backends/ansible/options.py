@@ -38,7 +38,7 @@ class AnsibleOptions:
     spares: int = option(
         0,
         metavar="K",
-        help="Spare hosts that replace hosts that fail the preflight, or are lost.",
+        help="Spare hosts that replace hosts that fail the preflight, or with --max-restarts are lost.",
         check=not_below("spares"),
         group="resources",
     )

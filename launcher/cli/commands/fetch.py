@@ -22,7 +22,7 @@ def fetch(  # noqa: PLR0917 - one per option
     ] = None,
     node: Annotated[
         Optional[str],
-        flag(metavar="N|all", help="Fetch from this node; all: one directory per host [default: fetch_node, 0]."),
+        flag(metavar="N|all", help="Fetch from this node; all: of every node [default: fetch_node, 0]."),
     ] = None,
     on: OnOption = None,
     fmt: OutputOption = None,
