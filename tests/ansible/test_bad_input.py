@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -216,30 +213,6 @@ def test_a_node_0_that_ends_before_the_others_reach_it_is_named_with_its_cause(r
     why = "the fork server was killed by SIGKILL, sent by another process, not distlaunch"
     assert f"1 of 2 hosts cannot take part; n1: the agent of node 0 has ended: {why}\n" in done.stderr
     rack.wait_nothing_left()
-
-
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        (["sh", "start.sh"], "Could not match supplied host pattern, ignoring: n2"),
-        (["ansible-playbook", "-i", "n1,", "-e", "@env/extravars", "project/start.yml"], "n2 is not in the inventory"),
-    ],
-)
-def test_a_host_that_the_inventory_of_a_run_by_hand_lacks_is_named(
-    distlaunch: Cli, command: list[str], said: str
-) -> None:
-    distlaunch.write("x.py", "print('never')\n")
-    assert distlaunch("ansible", "--inventory", "n1,", "--render-to", "rendered", "x.py").exit_code == 0
-    programs = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
-
-    done = subprocess.run(
-        [*command, "-e", json.dumps({"distlaunch_hosts": ["n2", "n1"]})],
-        cwd=distlaunch.directory / "rendered", env={**os.environ, "PATH": programs}, capture_output=True, text=True,
-        timeout=60,
-    )  # fmt: skip
-
-    assert done.returncode != 0
-    assert said in done.stdout + done.stderr
 
 
 def test_what_ansible_itself_cannot_do_is_an_error_that_names_its_log(rack: Rack) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.ansible.conftest import Rack
+    from tests.command import Cli
 
 pytestmark = pytest.mark.ssh
 
@@ -147,3 +148,27 @@ def test_what_is_rendered_runs_by_hand_without_us_and_is_what_a_submission_sends
     assert '"master": "n1"' in admin.preflight()
     assert rack.state(other.stdout.strip())["state"] == "running"
     assert rack.shell("cancel", "--force", other.stdout.strip()).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["sh", "start.sh"], "Could not match supplied host pattern, ignoring: n2"),
+        (["ansible-playbook", "-i", "n1,", "-e", "@env/extravars", "project/start.yml"], "n2 is not in the inventory"),
+    ],
+)
+def test_a_host_that_the_inventory_of_a_run_by_hand_lacks_is_named(
+    distlaunch: Cli, command: list[str], said: str
+) -> None:
+    distlaunch.write("x.py", "print('never')\n")
+    assert distlaunch("ansible", "--inventory", "n1,", "--render-to", "rendered", "x.py").exit_code == 0
+    programs = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+
+    done = subprocess.run(
+        [*command, "-e", json.dumps({"distlaunch_hosts": ["n2", "n1"]})],
+        cwd=distlaunch.directory / "rendered", env={**os.environ, "PATH": programs}, capture_output=True, text=True,
+        timeout=60,
+    )  # fmt: skip
+
+    assert done.returncode != 0
+    assert said in done.stdout + done.stderr
