@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from launcher.agent.stream import tail as tail_module
 from launcher.agent.stream.tail import TRACEBACK, Tail
 
 if TYPE_CHECKING:
     from tests.agent.harness import Runner
 
 RAISES = """
-import os, sys, traceback
+import os, sys, time, traceback
 
 def deeper(depth):
     if depth:
@@ -33,7 +35,9 @@ RESET = "ConnectionResetError: [Errno 104] Connection reset by peer"
 
 @pytest.mark.parametrize("ends", ["sys.exit(3)", "os._exit(3)"])
 def test_an_exception_that_a_script_has_handled_is_not_why_it_exits_later(agents: Runner, ends: str) -> None:
-    found = agents(RAISES + HANDLED.format(lines=2000) + ends + "\n").cause()
+    later = "time.sleep(3)\nsaid(1)\n"
+
+    found = agents(RAISES + HANDLED.format(lines=2000) + later + ends + "\n").cause()
 
     assert (found["message"], found["class"], found["secondary"]) == ("exited with code 3", "user_code", False)
     assert found["traceback"] is None
@@ -63,20 +67,47 @@ def test_a_traceback_is_known_by_its_start_and_its_exception_however_long_it_is(
     assert "in <module>" in found["traceback"]
 
 
+LONG = TRACEBACK + b'  File "x.py", line 1, in f\n' * 2000 + b"ValueError: no\n"
+WIDE = TRACEBACK + b'  File "x.py", line 1, in f\n' + b"ValueError: " + b"no " * 20_000
+AFTER = b"one more line\n" * 3000
+
+
 @pytest.mark.parametrize("size", [14, 1000, 1 << 20])
-def test_what_is_kept_does_not_depend_on_how_it_was_read(size: int) -> None:
-    long = TRACEBACK + b'  File "x.py", line 1, in f\n' * 2000 + b"ValueError: no\n"
-    wide = TRACEBACK + b'  File "x.py", line 1, in f\n' + b"ValueError: " + b"no " * 20_000
-    after = b"one more line\n" * 3000
-    for data, has_start in ((long, True), (long + after[:1000], True), (long + after, False), (wide, True)):
-        tail = Tail()
+@pytest.mark.parametrize(
+    ("at_once", "later", "has_start"),
+    [
+        (LONG, b"", True),
+        (LONG, AFTER[:1400], True),
+        (LONG, AFTER, False),
+        (LONG + AFTER, b"", True),  # as long as a message can be
+        (LONG + AFTER, AFTER[:14], False),
+        (WIDE, b"", True),
+        (WIDE, AFTER[:14], True),
+    ],
+    ids=["alone", "and a little", "and much", "a message", "a message and more", "one line", "one line and more"],
+)
+def test_what_is_kept_does_not_depend_on_how_it_was_read(
+    size: int, at_once: bytes, later: bytes, has_start: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(tail_module, "time", SimpleNamespace(time=lambda: now[0]))
+    tail = Tail()
+    for data in (at_once, later):
         for start in range(0, len(data), size):
             tail.add(data[start : start + size])
+        now[0] += 5
 
-        text = tail.text(time.time())
+    text = tail.text(now[0])
 
-        assert text.startswith(TRACEBACK) is has_start
-        assert text.endswith(data[-1000:])
+    assert text.startswith(TRACEBACK) is has_start
+    assert text.endswith((at_once + later)[-1000:])
+
+
+def test_a_process_that_takes_minutes_to_exit_keeps_its_exception() -> None:
+    tail = Tail()
+    tail.add(TRACEBACK + b'  File "x.py", line 1\nOSError: the end\n')
+
+    assert tail.text(time.time() + 600).startswith(TRACEBACK)
 
 
 def test_a_traceback_from_long_ago_is_left_out_though_little_was_written_since() -> None:
