@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from distlaunch._messages import quiet
 from distlaunch._run import Run
+from launcher.errors import SpecError
 from launcher.service import cluster as clusters
 from launcher.service import clusters as overviews
 from launcher.service import effective, examination, launch, observe, options
@@ -82,6 +83,8 @@ def doctor(
     **given: Any,
 ) -> Examined:
     """Examine nodes and wait for the verdict: the `result` of `distlaunch doctor --output json`; `ok` sums it up."""
+    if wrong := sorted(given.keys() & examination.IGNORED):
+        raise SpecError(f"doctor: {wrong[0]} does not apply", hint="leave it out: doctor has a job of its own")
     asked = examination.values(options.values(given, backend, cluster), seconds) | {"cluster": cluster, "detach": True}
     request = examination.request(backend or (None if cluster else "local"), asked, config.load())
     if quarantine:

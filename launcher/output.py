@@ -263,7 +263,7 @@ def in_background(stopping: Callable[[], bool], write: Callable[..., object] | N
             writer.drain()
         finally:
             _manner.writer = None
-            if writer.waiting and _manner.give_up(writer):
+            if writer.waiting and writer.given_up and _manner.give_up(writer):
                 warn(f"stdout is no longer written: {_manner.closed[STDOUT].strerror}")
             writer.put(-1, b"")
 

@@ -133,7 +133,7 @@ _CAUSE = _named(
     ("secondary", lambda value: isinstance(value, bool)),
 )
 _KINDS = _named(
-    ("id run host python cwd output_dir after what reason signal result message action", _text),
+    ("id run host python cwd output_dir after what reason signal result message action text", _text),
     ("master_addr data path contract role place kernel python_version torch_version", _text),
     ("node attempt version pid round restarts max_restarts nodes world_size master_port rank local_rank", _count),
     ("workers lines total lines_lost part parts cpus gpus all_nodes", _count),

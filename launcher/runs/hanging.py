@@ -21,6 +21,9 @@ class Hanging:
 
     def __init__(self) -> None:
         self._told: dict[int, Mapping[str, Any]] = {}
+        self._repeated: set[int] = set()
+        """The nodes whose whole samples have had a hang: the agents of former versions do not repeat it."""
+
         self._ranks: dict[int, int] = {}
         """The node of each rank."""
 
@@ -30,7 +33,8 @@ class Hanging:
         told = event.fields if event.name == "hang" else event.fields.get("hang") if whole else None
         if told:
             self._told[node] = told
-        elif whole or event.name in _ENDS:
+            self._repeated |= {node} if whole else set()
+        elif event.name in _ENDS or (whole and node in self._repeated):
             self._told.pop(node, None)
         if event.name == "rendezvous":
             self._ranks.update(dict.fromkeys(event.fields.get("ranks") or (), node))

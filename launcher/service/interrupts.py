@@ -47,7 +47,7 @@ class Interrupts:
         """When that Ctrl-C came, on the monotonic clock; None if it did not, or was answered."""
 
         self._detaches, self._hung_up = detaches, False
-        self._raised = 0
+        self._raised = self._obeyed = 0
         self._at_once = False
         self._for_workers: list[int] = []
         self._before: dict[int, signal.Handlers | int | None] = {}
@@ -87,7 +87,7 @@ class Interrupts:
 
     def obeyed(self) -> None:
         """Take note that the requests made so far need nothing more."""
-        self._raised = self.stops
+        self._raised = self._obeyed = self.stops
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
@@ -116,7 +116,7 @@ class Interrupts:
             self.asked_at = time.monotonic()
             return
         # A closing terminal sends several of these signals; only a second Ctrl-C asks for force.
-        self.stops = self.stops + 1 if signum == signal.SIGINT else max(self.stops, 1)
+        self.stops = self.stops + 1 if signum == signal.SIGINT else max(self.stops, self._obeyed + 1)
         if self._at_once and self.stops == 1:
             output.note("stopping; once more to leave at once")
         if self._at_once or self.stops >= _LEAVES:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _LAST_BYTES = 128 * 1024
 _MOST_BYTES = 64 << 20
-"""Lines of a rank that has been silent for longer are not looked for, unless many are wanted."""
+"""Lines of ranks that have been silent for longer, over all nodes, are not looked for, unless many are wanted."""
 
 _LINE_BYTES = 4096
 
@@ -34,8 +34,14 @@ def sizes(run: Run) -> dict[int, int]:
     return found
 
 
-def known(run: Run, ranks: Wanted | None, tail: int) -> tuple[dict[int, int], dict[int, list[Record]]]:
-    """Where to go on in each stream; and what comes before: events, and the last `tail` lines of these ranks."""
+def known(
+    run: Run, ranks: Wanted | None, tail: int, *, search: bool = True
+) -> tuple[dict[int, int], dict[int, list[Record]]]:
+    """Where to go on in each stream; and what comes before: events, and the last `tail` lines of these ranks.
+
+    `search`: also look for lines that are not among the latest.
+    """
+    budget = _MOST_BYTES // max(1, len(run.hosts)) if search else 0
     offsets: dict[int, int] = {}
     found: dict[int, list[Record]] = {}
     for node in range(len(run.hosts)):
@@ -44,9 +50,9 @@ def known(run: Run, ranks: Wanted | None, tail: int) -> tuple[dict[int, int], di
             end, data = _end_of(path)
             told = [*status.ends(path, end)]
             lines = _last_lines(data, ranks, node, tail)
-            size, most = _LAST_BYTES, max(_MOST_BYTES, tail * _LINE_BYTES) if _may_have(told, ranks) else 0
+            size, most = _LAST_BYTES, max(budget, tail * _LINE_BYTES) if search and _may_have(told, ranks) else 0
             while len(lines) < tail and size < min(end, most):
-                size *= 4
+                size = min(4 * size, most)
                 lines = _last_lines(_end_of(path, end, size)[1], ranks, node, tail)
             offsets[node], found[node] = end, [*told, *lines]
     return offsets, found

@@ -48,7 +48,7 @@ class Watch:
         self._threads: list[threading.Thread] = []
         self._trouble = self._unread = ""
         self._next: Watch | None = None
-        self._offsets, known = resume.known(found, None, _KNOWN_LINES)
+        self._offsets, known = resume.known(found, None, _KNOWN_LINES, search=False)
         for node, records in known.items():
             self._live.add(node, records, None)
 
@@ -125,6 +125,7 @@ class Watch:
                     if started.run.handle is not None or started.run.result is not None:
                         self._next = started
                         return
+                    pause = _ASK_S  # it was asked whether a launcher that was killed had submitted the run
                 self._trouble = ""
             except LaunchError as error:
                 self._trouble = error.message

@@ -162,8 +162,13 @@ class Writer:
 
     def write_rest(self) -> None:
         """Write here what the thread has not begun and is read, in parts that a stream takes whole if it takes any."""
-        while self._queue.qsize():  # the thread waits for a reader, and takes nothing
-            fd, data = self._queue.get()
+        from queue import Empty
+
+        while True:
+            try:
+                fd, data = self._queue.get_nowait()
+            except Empty:  # perhaps the thread writes again
+                return
             for start in range(0, len(data), _PART_BYTES):
                 if not self.is_stuck(fd):
                     self._write(fd, memoryview(data)[start : start + _PART_BYTES])

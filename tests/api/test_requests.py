@@ -61,3 +61,12 @@ def test_a_plan_or_a_call_is_for_one_cluster(here: Path, several: str) -> None:
         with pytest.raises(distlaunch.SpecError, match="several clusters, which only a launch takes") as caught:
             launch()
         assert caught.value.hint == "name one of them"
+
+
+@pytest.mark.parametrize("option", ["name", "max_restarts", "dependency"])
+def test_an_option_of_the_users_job_is_refused_by_doctor(here: Path, option: str) -> None:
+    given: dict[str, Any] = {option: "1"}
+
+    with pytest.raises(distlaunch.SpecError, match=f"doctor: {option} does not apply"):
+        distlaunch.doctor(nodes=2, **given)
+    assert distlaunch.runs() == []

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.agent.protocol import encode_event
+from launcher.agent.protocol import Event, encode_event
+from launcher.runs.hanging import Hanging
+from launcher.runs.samples import NodeSample
 from testbed import wait_until
 from tests.hangs.conftest import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from launcher.results.progress import Watched
     from tests.command import Cli
 
 LONG_BYTES = 32 << 20
@@ -106,3 +109,26 @@ def test_a_hang_is_shown_however_much_has_been_written_before_and_since(
         gate.open("w").close()
     wait_until("the end of the hang", lambda: not shown(), limit_s=LIMIT_S)
     assert f'distlaunch_run_hangs{{run="{run}"}} 0' in distlaunch("metrics", run).stdout
+
+
+def test_a_hang_that_a_former_agent_reports_outlasts_its_whole_samples() -> None:
+    """Only agents that repeat it there take it back there."""
+    rates: Any = dict.fromkeys(
+        ("cpu", "cpus", "memory_bytes", "memory_total_bytes", "received", "sent", "rdma_received", "rdma_sent")
+    )
+    later = NodeSample(time=2.0, node=0, attempt=0, gpus=(), ranks=(), **rates)
+    told = {"time": 1.0, "message": "no progress", "odd": [], "silent_s": 9.0}
+    events: dict[str, dict[str, Any]] = {
+        "hang": told,
+        "whole": {"whole": True},
+        "repeated": {"whole": True, "hang": told},
+    }
+
+    def left(*names: str) -> int:
+        hanging = Hanging()
+        for name in names:
+            hanging.add(0, Event("hang" if name == "hang" else "sample", events[name]))
+        watched: Watched = {"progress": None, "findings": []}
+        return len(hanging.added_to(watched, {0: [later]}, ["here"])["findings"])
+
+    assert [left("hang", "whole"), left("hang", "repeated"), left("hang", "repeated", "whole")] == [1, 1, 0]

@@ -26,6 +26,7 @@ VALUES: tuple[object, ...] = (
     {},
     {"node": 1, "host": "b"},
     {"value": None, "reason": "a text"},
+    {"time": 1.0, "silent_s": 1.0, "odd": [], "message": "a text"},
 )
 """Of these, a field has at least one."""
 

@@ -22,7 +22,7 @@ def launch(tmp_path: Path, port: int) -> Iterator[Callable[..., Node]]:
     """Starts a node in a directory of its own, with its own script and modules."""
     nodes: list[Node] = []
 
-    def launched(backend: str, script: str | None, *, torch: str | None = None, count: int = 2) -> Node:
+    def launched(backend: str, script: str | None, *, torch: str | None = None, count: int | str = 2) -> Node:
         rank = len(nodes)
         directory = tmp_path / str(rank)
         directory.mkdir()
@@ -88,3 +88,11 @@ def test_a_node_that_waits_to_tell_its_failure_ends_on_a_signal(launch: Callable
 
     assert node.wait() == 1
     assert NO_SCRIPT in node.err
+
+
+def test_a_node_that_may_run_alone_waits_for_no_others(launch: Callable[..., Node]) -> None:
+    alone = launch("c10d", None, count="1:8")
+
+    assert alone.wait() == 1
+    assert NO_SCRIPT in alone.err
+    assert "to learn that the run has failed" not in alone.err

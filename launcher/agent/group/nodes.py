@@ -235,7 +235,8 @@ class Nodes:
 
     def _expected(self) -> int:
         """The number of nodes to wait for in the shutdown barrier."""
-        return self.whole.nodes_left(self.store) if self.job.roles else self.members.count
+        count = self.job.min_nodes if self.job.elastic and self._has_failed_early() else self.members.count
+        return self.whole.nodes_left(self.store) if self.job.roles else count
 
     def all_succeeded(self) -> bool:
         """Whether the workers of all nodes have succeeded, although this node's own loop has not noticed."""

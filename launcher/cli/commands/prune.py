@@ -30,7 +30,9 @@ def prune(
     removed: list[str] = []
     failed: list[str] = []
     rows = []
-    for run, state, ended in list(removal.prunable(directory, limit_s, keep_failed=keep_failed)):
+    with live_line.waiting("asking how runs have ended"):
+        found = list(removal.prunable(directory, limit_s, keep_failed=keep_failed))
+    for run, state, ended in found:
         try:
             with live_line.waiting(f"removing {run.id}"):
                 if not dry_run:
