@@ -207,11 +207,15 @@ def test_a_signal_that_was_ignored_when_we_started_stays_ignored() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_what_follows_a_run_that_a_signal_has_ended_can_be_ended_too(number: int) -> None:
-    with Interrupts() as interrupts:
-        signal.raise_signal(signal.SIGTERM)
-        interrupts.obeyed()
-        with interrupts.at_once():  # that signal was obeyed
-            pass
+    before = signal.signal(number, signal.SIG_DFL)  # it may have been ignored when the tests started
+    try:
+        with Interrupts() as interrupts:
+            signal.raise_signal(signal.SIGTERM)
+            interrupts.obeyed()
+            with interrupts.at_once():  # that signal was obeyed
+                pass
 
-        with pytest.raises(KeyboardInterrupt), interrupts.at_once():
-            signal.raise_signal(number)
+            with pytest.raises(KeyboardInterrupt), interrupts.at_once():
+                signal.raise_signal(number)
+    finally:
+        signal.signal(number, before)
