@@ -134,5 +134,5 @@ def _ended(run: Run, state: RunState) -> float:
     if seen := [node["last_seen"] for node in state["nodes"] if node["last_seen"]]:
         return max(seen)
     with suppress(OSError):
-        return (run.path / "result.json").stat().st_mtime
+        return run.result_path.stat().st_mtime
     return run.created

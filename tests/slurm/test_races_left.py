@@ -83,12 +83,17 @@ def test_a_terminal_that_is_closed_meanwhile_cuts_no_submission_off(racing: Raci
     assert racing("cancel", "last").exit_code == 0
 
 
-def test_ctrl_c_asks_who_attaches_to_a_run_that_no_cluster_has_yet(racing: Racing) -> None:
+def left_by_a_killed_launcher(racing: Racing) -> None:
+    """A run that both clusters have in their queues."""
     racing.hold()
     launcher = racing.race("marks.py", "/dev/null", "0")
     wait_until("it to be recorded", lambda: racing.submitted() == 2, limit_s=LIMIT_S)
     launcher.kill()
     launcher.communicate()
+
+
+def test_ctrl_c_asks_who_attaches_to_a_run_that_no_cluster_has_yet(racing: Racing) -> None:
+    left_by_a_killed_launcher(racing)
 
     with leaves.Desk(racing.cli, racing.env()).type("attach", "last") as screen:
         screen.until("d detaches, Ctrl-C asks")
@@ -103,11 +108,7 @@ def test_ctrl_c_asks_who_attaches_to_a_run_that_no_cluster_has_yet(racing: Racin
 
 
 def test_a_cluster_that_does_not_cancel_keeps_no_other_from_it(racing: Racing) -> None:
-    racing.hold()
-    launcher = racing.race("marks.py", "/dev/null", "0")
-    wait_until("it to be recorded", lambda: racing.submitted() == 2, limit_s=LIMIT_S)
-    launcher.kill()
-    launcher.communicate()
+    left_by_a_killed_launcher(racing)
     refuses = next(node for node in racing.nodes if node.name == racing.status()["race"]["tries"][0]["cluster"])
     refuses.stand_in("scancel", "echo scancel: error: Unable to contact slurm controller >&2; exit 1")
 
