@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ def files(pattern: str, root: Path = ROOT) -> list[Path]:
     return found
 
 
+@cache
 def named(path: Path) -> list[tuple[str, tuple[str, ...], int, int]]:
     """Every import in a file: module, names, level of a relative one, line."""
     found: list[tuple[str, tuple[str, ...], int, int]] = []
@@ -66,6 +68,7 @@ def places(base: Path, name: str) -> list[Path]:
     ]
 
 
+@cache
 def imports_within(tree: str) -> list[Import]:
     """All imports of files of a tree within that tree; it is an error if there are none."""
     found = [each for path in files(f"{tree}/**/*.py") for each in resolved(path) if each.target.parts[0] == tree]
