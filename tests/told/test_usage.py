@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -101,10 +102,9 @@ def test_a_run_that_is_started_again_keeps_its_ids(distlaunch: Cli) -> None:
     distlaunch.write(
         "x.py", "import os, sys\nprint(os.environ['WANDB_RUN_ID'])\nsys.exit('DISTLAUNCH_ATTEMPT' not in os.environ)"
     )
-    distlaunch("local", "x.py")
-    distlaunch("requeue", "last")
-    distlaunch("wait", "last")
+    codes = [distlaunch(*words).exit_code for words in (("local", "x.py"), ("requeue", "last"), ("wait", "last"))]
 
-    said = distlaunch("logs", "last", "--output", "jsonl").stdout
+    said = map(json.loads, distlaunch("logs", "last", "--output", "jsonl").stdout.splitlines())
     run = next(distlaunch.runs.iterdir()).name
-    assert said.count(f'"{run}"') >= 2
+    assert codes == [1, 0, 0]
+    assert [each["text"] for each in said if each["type"] == "line"] == [run, run]
