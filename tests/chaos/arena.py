@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from testbed.running import Running
 from tests.chaos import processes
 from tests.chaos.blows import CUT, KILL, STALL, TO_THE_END
-from tests.chaos.processes import LAUNCHER, WORKER
+from tests.chaos.processes import AGENT, GROUP, LAUNCHER, SERVER, WORKER
 from tests.chaos.script import SCRIPT, TEXT
 from tests.chaos.verdict import FINAL, Report, judge
 
@@ -84,6 +84,8 @@ class Arena:
             if blow:
                 time.sleep(max(0.0, blow.at * self.length_s + began - time.monotonic()))
                 victim = self._strike(blow, mark, process.pid, report)
+            else:
+                self._find_all(mark, process.pid)
             struck = time.monotonic() if blow else began
             launcher_hit = victim is not None and victim.kind == LAUNCHER and blow is not None and blow.how == KILL
             if not launcher_hit:
@@ -111,6 +113,15 @@ class Arena:
             report.wrong.append(str(launcher))
         return report
 
+    def _find_all(self, mark: str, launcher: int) -> None:
+        """Check that a run's processes are found, each kind of them: others would never be hit."""
+        missing = {AGENT, SERVER, GROUP, WORKER}
+        while missing:
+            found = {one.kind for one in processes.of_run(mark, SCRIPT, launcher)}
+            assert LAUNCHER in found, f"a whole run in which no {' and no '.join(sorted(missing))} was found"
+            missing -= found
+            time.sleep(_PAUSE_S)
+
     def _strike(self, blow: Blow, mark: str, launcher: int, report: Report) -> Found | None:
         while True:
             found = processes.of_run(mark, SCRIPT, launcher)
@@ -123,8 +134,11 @@ class Arena:
             return None
         victim = sorted(those, key=lambda one: (one.node or 0, one.process.pid))[int(blow.which * len(those))]
         kinds = {one.kind for one in found}
-        report.phase = "running" if WORKER in kinds else "starting, restarting or ending"
         host = self.host_of(victim.process)
+        if blow.how == CUT and host is None:
+            assert not victim.process.alive(), f"no host has {victim}"
+            return None
+        report.phase = "running" if WORKER in kinds else "starting, restarting or ending"
         report.host = host.name if host else ""
         if blow.how == KILL:
             victim.process.send(signal.SIGKILL)

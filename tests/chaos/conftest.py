@@ -38,6 +38,8 @@ class Score:
             f"{report.blow} ({report.phase}): {'; '.join(report.wrong)}" for report in self.reports if report.wrong
         ]
         assert not wrong, "\n".join(wrong)
+        hit = sum(report.phase != "not hit" for report in self.reports)
+        assert hit >= len(self.reports) // 2, f"{hit} of {len(self.reports)} runs were hit"
 
     def table(self, arena: Arena) -> str:
         """A line for each fault, then the totals."""
