@@ -4,7 +4,8 @@
 
 imports   the workers of a run import a package of many modules from a directory whose server takes some time for each
           request: with `--python` there, with `--env-ship` for the first time, and again. Whole command, wall time
-chain     an environment to 2 hosts and to more, on links of one rate: wall time, and the bytes on each link
+chain     an environment to 2 hosts and to more, on links of one rate: wall time, and the bytes on each link; each
+          host but the first must have received the environment
 
 Needs root.
 """
@@ -141,14 +142,15 @@ def chain(scratch: Path, source: Path, options: argparse.Namespace) -> None:
     with Testbed().up(options.hosts) as testbed:
         for host in testbed.hosts:
             host.slow_link(options.rate * 1000)
-        ratios, most = [], 0
+        ratios, most, size = [], 0, (source / "data").stat().st_size
         for number in range(options.rounds):
-            one, _ = copy(scratch / f"one{number}", source, testbed.hosts[:2])
-            all_, carried = copy(scratch / f"all{number}", source, testbed.hosts)
+            one, few = copy(scratch / f"one{number}", source, testbed.hosts[:2])
+            all_, many = copy(scratch / f"all{number}", source, testbed.hosts)
+            if min(received for received, _ in few[1:] + many[1:]) < size:
+                sys.exit("a host has not received the environment: each has read it from the disk that all share")
             ratios.append(all_ / one)
-            most = max(most, carried)
+            most = max(most, *map(max, many))
             print(f"  round {number + 1}: 2 hosts {one:.1f} s, {options.hosts} hosts {all_:.1f} s", flush=True)
-    size = (source / "data").stat().st_size
     print(
         f"ratio  {options.hosts} hosts / 2 hosts  {statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
     )
@@ -157,8 +159,8 @@ def chain(scratch: Path, source: Path, options: argparse.Namespace) -> None:
         sys.exit(f"more than {TARGET} times one copy")
 
 
-def copy(directory: Path, source: Path, hosts: Sequence[Host]) -> tuple[float, int]:
-    """Bring the environment to these hosts: the time, and the most bytes that a link has carried in one direction."""
+def copy(directory: Path, source: Path, hosts: Sequence[Host]) -> tuple[float, list[tuple[int, int]]]:
+    """Bring the environment to these hosts: the time, and the bytes that each has received and sent."""
     directory.mkdir()
     before, began = carried(hosts), time.monotonic()
     parts = []
@@ -171,17 +173,18 @@ def copy(directory: Path, source: Path, hosts: Sequence[Host]) -> tuple[float, i
     codes = [part.wait(timeout=LIMIT_S) for part in parts]
     took = time.monotonic() - began
     assert not any(codes), codes
-    most = max(now - then for now, then in zip(carried(hosts), before, strict=True))
     shutil.rmtree(directory)
-    return took, most
+    both = zip(carried(hosts), before, strict=True)
+    return took, [(now[0] - then[0], now[1] - then[1]) for now, then in both]
 
 
-def carried(hosts: Sequence[Host]) -> list[int]:
-    """The bytes that each link has carried, in each direction."""
+def carried(hosts: Sequence[Host]) -> list[tuple[int, int]]:
+    """The bytes that each host has received and sent since it is there."""
     found = []
     for host in hosts:
         shown = host.run(("ip", "-json", "-stats", "link", "show", "eth0"), check=True).stdout
-        found += [json.loads(shown)[0]["stats64"][name]["bytes"] for name in ("rx", "tx")]
+        about = json.loads(shown)[0]["stats64"]
+        found.append((about["rx"]["bytes"], about["tx"]["bytes"]))
     return found
 
 

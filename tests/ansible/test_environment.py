@@ -31,15 +31,16 @@ LARGE = "lib/large.bin"
 
 
 @contextmanager
-def private(rack: Rack, *directories: Path, size_bytes: int | None = None) -> Iterator[None]:
-    """Each host has its own of these directories; all are empty here, or not seen there."""
-    for host in rack.ssh.hosts:
+def private(rack: Rack, *directories: Path, size_bytes: int | None = None, first: int = 0) -> Iterator[None]:
+    """Each host, from the `first` on, has its own of these directories; all are empty here, or not seen there."""
+    hosts = rack.ssh.hosts[first:]
+    for host in hosts:
         for directory in directories:
             host.private_directory(directory, size_bytes=size_bytes)
     try:
         yield
     finally:
-        for host in rack.ssh.hosts:
+        for host in hosts:
             for directory in directories:
                 host.shared_directory(directory)
 
@@ -82,7 +83,8 @@ def sent(done: Result) -> str:
 
 
 def test_hosts_get_the_environment_from_one_another(rack: Rack, source: Path, store: Path) -> None:
-    with private(rack, store):
+    """Only the first of them sees it."""
+    with private(rack, store), private(rack, source.parent, first=1):
         done = run(rack, source, store, 3)
         check(rack, done, store, 3)
         assert not sent(done)
