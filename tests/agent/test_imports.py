@@ -185,6 +185,7 @@ def test_with_little_memory_torch_is_not_imported_on_suspicion(
 
     assert run.result() == "success", run.cause()
     assert run.stdout[0] == b"thing\n"
+    assert [fields["torch_version"] for fields in run.of("host_facts")] == [None]
 
 
 def other_python(minor: int) -> str:
