@@ -1,4 +1,4 @@
-"""The options, files and datasets that docs/training.md names are those of the trainer."""
+"""The files and datasets that docs/training.md names are those of the trainer; its options: tests/train."""
 
 from __future__ import annotations
 
@@ -6,17 +6,6 @@ import re
 
 from tests.command import ROOT
 from tests.pages import page, quoted, section, table
-
-
-def test_the_options_that_are_named_exist() -> None:
-    sources = "\n".join(path.read_text("utf-8") for path in (ROOT / "train").rglob("*.py"))
-    known = {flag.replace("_", "-") for flag in re.findall(r"\b[a-z][a-z_-]+\b", sources)}
-    text = re.sub(r"`distlaunch [^`]*`|^(distlaunch|torchrun).*$", "", page("docs/training.md"), flags=re.MULTILINE)
-
-    assert {flag for flag in re.findall(r"--([a-z][a-z-]+)", text) if flag not in known} - {
-        "preload",
-        "nproc-per-node",
-    } == set()
 
 
 def test_ways_of_synchronizing_files_and_datasets_are_listed() -> None:

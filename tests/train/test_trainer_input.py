@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.pages import page
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -193,3 +196,17 @@ def test_help_and_the_list_of_models_come_from_rank_0_alone(ranks: Together) -> 
     assert listed.outs[0].splitlines().count("resnet18") == 1
     assert [shown.outs[1], listed.outs[1]] == ["", ""]
     assert [*shown.codes, *listed.codes] == [0] * 4
+
+
+def test_the_options_that_the_documentation_names_are_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    import make_shards
+    from trainer.flags import parse
+
+    for show in (lambda: parse(["--help"], 1), lambda: make_shards.main(["--help"])):
+        with pytest.raises(SystemExit, match="0"):
+            show()
+    options = set(re.findall(r"^ +(?:-h, )?--([a-z][a-z-]+)", capsys.readouterr().out, re.MULTILINE))
+    text = re.sub(r"`distlaunch [^`]*`|^(distlaunch|torchrun).*$", "", page("docs/training.md"), flags=re.MULTILINE)
+
+    distlaunchs = {"preload", "nproc-per-node"}
+    assert set(re.findall(r"--([a-z][a-z-]+)", text)) - options == distlaunchs
