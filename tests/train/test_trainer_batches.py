@@ -90,13 +90,18 @@ def middles(photographs: Path, data: str, *flags: str) -> list[bool]:
 
 
 @pytest.mark.parametrize(
-    ("data", "reader"), [("{}", ""), ("pipe:cat {}", "--reader webdataset --samples 32 --classes 4")]
+    ("data", "reader", "samples"),
+    [("{}", "", SAMPLES), ("pipe:cat {}", "--reader webdataset --samples 32 --classes 4", 32)],
 )
-def test_without_augmentation_the_middle_of_an_image_is_taken(photographs: Path, data: str, reader: str) -> None:
+def test_without_augmentation_the_middle_of_an_image_is_taken(
+    photographs: Path, data: str, reader: str, samples: int
+) -> None:
     images = data.format(spelt_out(photographs))
 
-    assert all(middles(photographs, images, *reader.split(), "--no-augment"))
-    assert not any(middles(photographs, images, *reader.split()))
+    plain, augmented = (middles(photographs, images, *reader.split(), *more) for more in (("--no-augment",), ()))
+
+    assert plain == [True] * samples
+    assert augmented == [False] * samples
 
 
 def whole_end(ours: Batches, steps: int) -> int:

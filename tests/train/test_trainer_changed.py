@@ -64,6 +64,7 @@ def test_the_optimizers_settings_are_those_of_this_run(world: World, out: Path) 
 
     groups = update.optimizer.param_groups
     assert [(group["weight_decay"], group["momentum"]) for group in groups] == [(0.5, 0.3), (0.0, 0.3)]
+    assert len(update.optimizer.state) == 2
     assert all(state["momentum_buffer"].item() >= 1.0 for state in update.optimizer.state.values())
 
 
@@ -114,6 +115,7 @@ def test_a_run_resumes_though_samples_were_removed(alone: Alone, photographs_cop
     again = alone("train.py", *argv, "--out", str(tmp_path / "again"), *resume)
 
     assert again.returncode == 0, again.stderr
+    assert "resumed from " in again.stdout
 
 
 def test_shards_tell_what_they_hold(ranks: Together, tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.train.held import origin
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -142,6 +144,7 @@ def test_norms_over_batches_have_two_samples_in_every_part(ranks: Together, alon
     for flags in (parts, (*few, *first)):
         done = ranks(2, "train.py", *model, *flags)
         assert done.codes == [0, 0], done.stderr
+    assert origin(done).startswith("resumed from ")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.train.held import records
+from tests.train.held import origin, records
 
 if TYPE_CHECKING:
     import torch
@@ -215,6 +215,7 @@ def test_fsdp_resumes_with_the_running_means_of_rank_0(ranks: Together, tmp_path
     resumed = ranks(2, "train.py", *argv, env=env)
 
     assert resumed.codes == [0, 0], resumed.stderr
+    assert origin(resumed).startswith("resumed from ")
     (expected,), (found,) = (
         [one for one in records(path) if one["event"] == "test"] for path in (whole, tmp_path / "out")
     )
