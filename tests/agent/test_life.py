@@ -95,13 +95,16 @@ def test_after_the_time_limit_a_node_waits_for_a_fetch_though_its_workers_have_u
 
 
 def test_a_node_that_is_to_end_waits_for_a_fetch_no_longer_than_that_takes(agents: Runner) -> None:
-    run = agents.start(STAYS, grace="3s", request={"hold_s": 600.0, "hold_node": None})
+    run = agents.start(STAYS, grace="3s", request={"hold_s": 600.0, "hold_node": None, "heartbeat_s": 0.1})
     run.until(lambda: run.stdout[0] == b"ready\n")
 
     run.backend.cancel(run.handle)
 
     assert run.wait().result() == "cancelled"
     assert all(fields["limit_s"] <= 1.0 for fields in run.of("outputs_ready"))
+    events = [name for _, name, _ in run.events]
+    assert "heartbeat" in events
+    assert events[events.index("worker_exited") :].count("heartbeat") < 30  # one in 0.1 s
 
 
 def test_a_run_that_is_cancelled_before_its_workers_exist_ends_at_once(agents: Runner, tmp_path: Path) -> None:
