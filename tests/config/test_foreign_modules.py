@@ -6,7 +6,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -19,12 +18,10 @@ from launcher.agent.forkserver import prefork
 from launcher.agent.forkserver.guess import SURELY
 from launcher.agent.mpi import shells, world
 from launcher.agent.system import processes
-from launcher.backends import _interpreter
 from launcher.backends.ansible import ssh
 from launcher.backends.kubernetes import signals
 from launcher.backends.local import programs
 from launcher.backends.slurm import allocation
-from launcher.errors import BackendUnavailableError
 from launcher.payload import agent_archive, snapshot_files
 from launcher.spec import JobSpec
 from launcher.system import proc
@@ -50,15 +47,16 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def probe(_: pytest.MonkeyPatch) -> None:
     spec = JobSpec(name="x", command=("-m",), kind="module", cwd="/", env={}, python=sys.executable)
-    with pytest.MonkeyPatch.context() as patch, suppress(BackendUnavailableError):
-        patch.setattr(_interpreter, "Program", lambda *_: SimpleNamespace(wants_torch=lambda: SURELY))
-        programs.find_python(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(programs, "needed", lambda _: ("json", SURELY))
+        assert programs.find_python(spec) == sys.executable
 
 
 def call_over_ssh(_: pytest.MonkeyPatch) -> None:
     node: Any = {"ssh": ["ssh", "host"], "python": sys.executable, "agent_path": "/nowhere"}
     words = ssh.argv(node, "alive")
-    subprocess.run(["sh", "-c", words[-1]], check=False)
+    done = subprocess.run(["sh", "-c", words[-1]], capture_output=True, text=True, check=False)
+    assert "/nowhere does not match its name" in done.stderr
 
 
 def beside_session(name: str) -> Any:
@@ -84,7 +82,8 @@ def session_over_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
     session = plugin.Session(["ssh", "host"], sys.executable, program)
     session._open()
     session.close()
-    subprocess.run(["sh", "-c", sent[-1]], stdin=subprocess.DEVNULL, check=False)
+    done = subprocess.run(["sh", "-c", sent[-1]], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert "JSONDecodeError" in done.stderr  # of the request, which is empty
 
 
 def signal_to_pods(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,10 +99,11 @@ def signal_to_pods(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def torchrun(_: pytest.MonkeyPatch) -> None:
-    workers._ask_torch("1", sys.executable)
+    assert workers._ask_torch("1", sys.executable) == 1
+    beside = Path(sys.executable).parent
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(importlib.util, "find_spec", lambda _: None)
-        workers.own_python({"PATH": str(Path(sys.executable).parent)})
+        patch.setattr(workers, "find_spec", lambda _: None)
+        assert workers.own_python({"PATH": str(beside)}) == str(beside / "python3")
 
 
 def stand_in(_: pytest.MonkeyPatch) -> None:
@@ -141,6 +141,12 @@ def test_nothing_of_the_working_directory_is_imported(where: str, ran: Path, mon
     STARTS[where](monkeypatch)
 
     assert not ran.exists()
+
+
+def test_without_that_care_a_python_imports_from_the_working_directory(ran: Path) -> None:
+    subprocess.run([sys.executable, "-c", "import json"], check=True)
+
+    assert ran.exists()
 
 
 def test_all_places_that_pass_code_to_python_are_tested_here() -> None:
