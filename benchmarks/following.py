@@ -4,14 +4,15 @@
 
 `distlaunch attach` follows a run that has one real agent. The streams of all nodes are written here, as agents would:
 what they send while they start, all at once; then heartbeats and samples every 10 s, and with `--talk 1` a line a
-second from each rank, else from rank 0. Measured is the launcher's process: its CPU time while the run starts and as a
-share of a CPU after that, and the most files that it has had open.
+second from each rank, else from the first rank of the first and of the last node. Measured is the launcher's process:
+its CPU time while the run starts and as a share of a CPU after that, and the most files that it has had open.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -41,7 +42,7 @@ class Followed(NamedTuple):
 
     nodes: int
     start_cpu_s: float
-    """Until it has printed what all nodes sent while they started."""
+    """Until it has printed the last node's first line, and some seconds more."""
 
     cpus: float
     """After that."""
@@ -101,8 +102,8 @@ class Streams:
             second += 1
             for node, path in enumerate(self._paths):
                 text = ""
-                if every_rank or node == 0:
-                    own = self._own(node) if every_rank else range(1)
+                if every_rank or path in (self._paths[0], self._paths[-1]):
+                    own = self._own(node) if every_rank else self._own(node)[:1]
                     text = "".join(f"{node}.{rank}| step {second}\n" for rank in own)
                     self.written += len(own)
                 if second % _EVERY_S == node % _EVERY_S:
@@ -133,7 +134,7 @@ def follow(scratch: str, env: Mapping[str, str], nodes: int, ranks: int, seconds
 
 def _measured(process: subprocess.Popen[bytes], out: Path, streams: Streams, nodes: int, seconds: float) -> Followed:
     files, limit = 0, time.monotonic() + _LIMIT_S
-    while b"step" not in out.read_bytes():
+    while not re.search(rb"^\[%d:\d+\] step" % (nodes - 1), out.read_bytes(), re.MULTILINE):
         files = max(files, _open_files(process.pid))
         if process.poll() is not None or time.monotonic() > limit:
             raise SystemExit(f"it has not followed the run: {out.read_text()[-2000:]}")
@@ -162,7 +163,7 @@ def main() -> None:
     parser.add_argument("--nodes", default="64,256,1000")
     parser.add_argument("--ranks", type=int, default=8, help="per node")
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--talk", default="0,1", help="1: every rank writes a line a second; 0: rank 0 alone")
+    parser.add_argument("--talk", default="0,1", help="1: every rank writes a line a second; 0: two ranks")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         env = environment(scratch)
