@@ -3,7 +3,8 @@
     python benchmarks/checkpoint.py [--saves 7] [--model resnet50] [--samples 1281167]
 
 Stall: how long a checkpoint keeps a training of ResNet-50 with momentum waiting, in `save` and before the optimizer's
-next step until the copy is complete, against torch's dcp.async_save and against copying the same tensors in memory.
+next step until the copy is complete, against torch's dcp.async_save, whose stager is kept as ours is, and against
+copying the same tensors in memory.
 Also the whole time of a save and the forward and backward pass after it, since the copy uses cores meanwhile.
 Resume: from a new loader in the middle of an epoch to its first batch, against the start of an epoch and against
 torchdata's StatefulDataLoader over the same images. Our last checkpoint is read back before a ratio counts.
@@ -60,6 +61,7 @@ def stalls(
 
     The first of each, which allocates memory, does not count.
     """
+    from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
     from torch.distributed.checkpoint.state_dict_saver import async_save
 
     net, optimizer = trained(model)
@@ -72,6 +74,7 @@ def stalls(
     copies = [torch.empty_like(tensor) for tensor in tensors]
     images = torch.randn(4, 3, SIDE, SIDE)
     net.eval()  # passes keep the running means, so that the saved state can be compared
+    stager = DefaultStager(StagingOptions(*[False] * 4))  # as `async_save` makes one for each save
     saving: Any = None
 
     def ours() -> float:
@@ -83,9 +86,8 @@ def stalls(
     def dcp() -> float:
         nonlocal saving
         begin_s = time.perf_counter()
-        saving = async_save(
-            {name: part.state_dict() for name, part in parts.items()}, checkpoint_id=str(directory / f"dcp{number}")
-        )
+        state, where = {name: part.state_dict() for name, part in parts.items()}, str(directory / f"dcp{number}")
+        saving = async_save(state, checkpoint_id=where, async_stager=stager)
         stall_s = time.perf_counter() - begin_s
         net(images).sum().backward()
         return stall_s
@@ -109,6 +111,7 @@ def stalls(
             path = checkpoints.finish()
             if saving is not None:
                 saving.result()
+    stager.close()
     assert path is not None
     again = torch.load(path, weights_only=True)["model"]
     if not all(torch.equal(again[name], value) for name, value in net.state_dict().items()):
