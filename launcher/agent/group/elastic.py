@@ -17,7 +17,7 @@ from .nodes import PATIENCE_S, Members, Nodes, Round
 from .places import Place, Places
 
 if TYPE_CHECKING:
-    from ..messages import Verdict
+    from ..messages import Cause, Verdict
 
 _EXPLORE_S = 30.0
 """How long a round waits for all nodes to probe one another, and for the master's address."""
@@ -169,13 +169,25 @@ class ElasticNodes(Nodes):
                 return False
         return super().finished()
 
+    def publish_failure(self, cause: Cause) -> Verdict:
+        """As in the base class; but once a round has begun, the others continue without a node that was in none."""
+        if self.round < 0 and self.store.check([places.BEGUN]):
+            self.stopping.unannounced = True
+            return {"kind": "fail", "node": self.node_rank, "host": self.host, "cause": cause}
+        return super().publish_failure(cause)
+
     def _expected(self) -> int:
-        return (self.members.count if self.round >= 0 else 0) + (self._places.waiting if self._places else 0)
+        count = (self.members.count if self.round >= 0 else 0) + (self._places.waiting if self._places else 0)
+        return max(count, self.job.min_nodes) if self._has_failed_early() else count
 
     def _arrived(self, more: int) -> int:
-        """As in the base class; a node that waits for a place is counted with those that never had one."""
+        """As in the base class; a node that waits for a place is counted with those that never had one.
+
+        It is not expected if it leaves the others.
+        """
         part = Prefixed(f"round/{max(self.round, 0)}", self.store)
         mine, other = (self.store, part) if self._asks else (part, self.store)
+        more = 0 if self._asks and self.stopping.unannounced else more
         return int(mine.add("shutdown", more)) + int(other.add("shutdown", 0))
 
     def ended(self) -> Optional[Verdict]:

@@ -235,8 +235,7 @@ class Nodes:
 
     def _expected(self) -> int:
         """The number of nodes to wait for in the shutdown barrier."""
-        count = self.job.min_nodes if self.job.elastic and self._has_failed_early() else self.members.count
-        return self.whole.nodes_left(self.store) if self.job.roles else count
+        return self.whole.nodes_left(self.store) if self.job.roles else self.members.count
 
     def all_succeeded(self) -> bool:
         """Whether the workers of all nodes have succeeded, although this node's own loop has not noticed."""

@@ -23,6 +23,9 @@ NUMBERED, ASKED, THERE, CLOSED = "places/numbered", "places/asked", "places/ther
 """Keys: how many requests have a number, how many of these are in the store, how many nodes are there for the next
 round, and that no more rounds follow."""
 
+BEGUN = "places/begun"
+"""Key that is there once the first round has begun."""
+
 FULL, WAIT, AGAIN = "full", "wait", "again"
 """Answers: all places are taken, for any length of time. A round may follow. The node was taken for lost, and has to
 ask again. Any other answer is a `Place`."""
@@ -120,9 +123,10 @@ class Places:
 
     @property
     def waiting(self) -> int:
-        """How many nodes have a request without having been in the latest round."""
+        """How many nodes have a request without having been in the latest round; before the first one, also node 0."""
         with self._lock:
-            return sum(name not in self._chosen for name in self._asks)
+            is_early = self._round < 0 and all(ask.node for ask in self._asks.values())
+            return is_early + sum(name not in self._chosen for name in self._asks)
 
     @property
     def highest(self) -> int:
@@ -227,4 +231,5 @@ class Places:
         self._members = {*self._chosen}
         for name in self._chosen:
             del self._asks[name]
-        self._store.multi_set({key_of_answer(number): json.dumps(place) for number, place in places.items()})
+        answers = {key_of_answer(number): json.dumps(place) for number, place in places.items()}
+        self._store.multi_set({BEGUN: "", **answers})

@@ -96,10 +96,10 @@ class Joining:
     def tell_failure(self, server: ServerProcess, why: Cause) -> float:
         """Have the group's process meet the others to tell them why this node has no workers; until when at most.
 
-        Not if a file tells them, or if they continue without this node.
+        Not if a file tells them, or if they may begin without this node.
         """
         several = self._job.max_nodes > 1 and self.endpoint.file is None
-        if self.met or not several or (self._job.elastic and self._place.node_rank > 0):
+        if self.met or not several or (self._job.min_nodes != self._job.max_nodes and self._place.node_rank > 0):
             return 0.0
         server.group.send({"fail": why})
         self._limit_s = min(self._limit_s, time.monotonic() - self._began + _TELLS_S)
