@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from launcher.runs.records import Run
 
 _LAST_BYTES = 128 * 1024
-_MOST_BYTES = 64 << 20
-"""Lines of ranks that have been silent for longer, over all nodes, are not looked for, unless many are wanted."""
-
 _LINE_BYTES = 4096
+_MOST_BYTES, _MOST_FOR_LINES_BYTES = 64 << 20, 256 << 20
+"""How much of all streams together is searched for lines of ranks that have been silent for longer, and for many."""
 
 
 def sizes(run: Run) -> dict[int, int]:
@@ -41,21 +40,29 @@ def known(
 
     `search`: also look for lines that are not among the latest.
     """
-    budget = _MOST_BYTES // max(1, len(run.hosts)) if search else 0
     offsets: dict[int, int] = {}
-    found: dict[int, list[Record]] = {}
+    told: dict[int, list[Record]] = {}
+    lines: dict[int, list[Record]] = {}
     for node in range(len(run.hosts)):
         path = run.stream_path(node)
         with suppress(OSError):
             end, data = _end_of(path)
-            told = [*status.ends(path, end)]
-            lines = _last_lines(data, ranks, node, tail)
-            size, most = _LAST_BYTES, max(budget, tail * _LINE_BYTES) if search and _may_have(told, ranks) else 0
-            while len(lines) < tail and size < min(end, most):
+            told[node] = [*status.ends(path, end)]
+            offsets[node], lines[node] = end, _last_lines(data, ranks, node, tail)
+    few = [node for node in lines if len(lines[node]) < tail and offsets[node] > _LAST_BYTES]
+    few = [node for node in few if _may_have(told[node], ranks)]
+    for node in few if search else ():
+        size, most = _LAST_BYTES, min(offsets[node], _most(len(few), tail))
+        with suppress(OSError):
+            while len(lines[node]) < tail and size < most:
                 size = min(4 * size, most)
-                lines = _last_lines(_end_of(path, end, size)[1], ranks, node, tail)
-            offsets[node], found[node] = end, [*told, *lines]
-    return offsets, found
+                lines[node] = _last_lines(_end_of(run.stream_path(node), offsets[node], size)[1], ranks, node, tail)
+    return offsets, {node: [*told[node], *lines[node]] for node in lines}
+
+
+def _most(nodes: int, tail: int) -> int:
+    """How much of the stream of each of these nodes is searched for that many lines."""
+    return max(_MOST_BYTES // nodes, min(tail * _LINE_BYTES, _MOST_FOR_LINES_BYTES // nodes))
 
 
 def _may_have(told: list[Record], ranks: Wanted | None) -> bool:
