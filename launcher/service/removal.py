@@ -130,7 +130,9 @@ def prunable(directory: Path, older_than_s: float, *, keep_failed: bool) -> Iter
 
 
 def _ended(run: Run, state: RunState) -> float:
-    """The last sign of life of its nodes; without one, when its end was recorded."""
+    """The last sign of life of its nodes, of an array of its tasks'; without one, when its end was recorded."""
+    if run.tasks:
+        return max(_ended(task, observe.state_of(task)) for task in map(run.task, run.tasks))
     if seen := [node["last_seen"] for node in state["nodes"] if node["last_seen"]]:
         return max(seen)
     with suppress(OSError):
