@@ -121,11 +121,11 @@ class Watch:
                 found = finding.find(self.run.root, self.run.id)
                 state = status.current(found)
                 if state is None or state["state"] != "pending":
+                    pause = _ASK_S  # a backend may be asked whether a launcher that was killed had submitted the run
                     started = Watch(found)
                     if started.run.handle is not None or started.run.result is not None:
                         self._next = started
                         return
-                    pause = _ASK_S  # it was asked whether a launcher that was killed had submitted the run
                 self._trouble = ""
             except LaunchError as error:
                 self._trouble = error.message
