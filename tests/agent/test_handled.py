@@ -43,6 +43,15 @@ def test_an_exception_that_a_script_has_handled_is_not_why_it_exits_later(agents
     assert found["traceback"] is None
 
 
+def test_nor_if_it_has_written_nothing_since(agents: Runner) -> None:
+    a_minute_later = "now = time.time\ntime.time = lambda: now() + 61\n"
+
+    found = agents(RAISES + HANDLED.format(lines=0) + a_minute_later + "sys.exit(3)\n").cause()
+
+    assert (found["message"], found["class"], found["secondary"]) == ("exited with code 3", "user_code", False)
+    assert found["traceback"] is None
+
+
 def test_one_that_it_prints_and_then_exits_is(agents: Runner) -> None:
     found = agents(RAISES + HANDLED.format(lines=5) + "os._exit(1)\n").cause()
 
@@ -103,11 +112,13 @@ def test_what_is_kept_does_not_depend_on_how_it_was_read(
     assert text.endswith((at_once + later)[-1000:])
 
 
-def test_a_process_that_takes_minutes_to_exit_keeps_its_exception() -> None:
+@pytest.mark.parametrize("exit_after_s", [None, 1])
+def test_a_process_that_takes_minutes_to_exit_keeps_its_exception(exit_after_s: int | None) -> None:
     tail = Tail()
     tail.add(TRACEBACK + b'  File "x.py", line 1\nOSError: the end\n')
+    now = time.time()
 
-    assert tail.text(time.time() + 600).startswith(TRACEBACK)
+    assert tail.text(now + 600, exit_after_s and now + exit_after_s).startswith(TRACEBACK)
 
 
 def test_a_traceback_from_long_ago_is_left_out_though_little_was_written_since() -> None:

@@ -22,7 +22,7 @@ from importlib.machinery import SourceFileLoader
 from types import TracebackType
 from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional
 
-from . import cpython, ending
+from . import cpython, ending, notes
 from .program import Program
 
 _OPENBLAS_SETTERS = (
@@ -153,6 +153,9 @@ def run(
         _abort_mpi(end)
         _leave_jax(end)
         ending.expect(end.code)
+        if end.code and errors and os.getpid() == me:
+            with contextlib.suppress(Exception):  # whatever the script has made of `time`
+                notes.leave(os.path.dirname(os.path.dirname(errors)), notes.EXIT, time.time())
         raise  # the interpreter prints its message
     except BaseException as error:  # noqa: BLE001 - the last line of defence of a process
         _end_by(error, errors, debugger if os.getpid() == me else None)

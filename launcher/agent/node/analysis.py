@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Iterable, List, Optional, Tuple
 
 from .. import cause, contracts
 from ..failures import Failure
+from ..forkserver import notes
 from ..system import facts
 from .place import Place
 from .workers import Worker
@@ -66,7 +67,8 @@ class FailureAnalysis:
             name = os.path.join("errors", f"{worker.about['round']}-{worker.about['local_rank']}.json")
             errors, kept = os.path.join(self._scratch, name), os.path.join(self._kept, name)
             pipe = worker.output.get("stderr")  # none if it is the launcher's own terminal
-            said = pipe.tail.text(about["time"] if about else time.time()) if pipe and pipe.tail else b""
+            exit_at = notes.read(self._scratch, notes.EXIT, worker.about["pid"])
+            said = pipe.tail.text(about["time"] if about else time.time(), exit_at) if pipe and pipe.tail else b""
             if os.path.exists(errors):  # it raised, even if its exit hooks still run
                 about = about or {**worker.about, "code": 1, "stopped": False, "time": time.time()}
                 if about["stopped"]:  # by distlaunch, in its exit hooks: that signal is not the cause

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from typing import Optional
 
 TRACEBACK = b"Traceback (most recent call last):\n"
 _END_BYTES = 32 * 1024
@@ -12,8 +13,8 @@ _AT_ONCE_S = 2.0
 """What is written so soon after the start of a traceback may be of it: an exception's message can have any size."""
 
 _SPEAKS_S, _EXITS_S = 60.0, 900.0
-"""How long a process may write after the exception that ends it, and how long it may take to exit: it joins threads,
-and trackers send the rest. One that it printed earlier was handled."""
+"""How long a process may write after the exception that ends it, or call `sys.exit`, and how long it may take to exit:
+it joins threads, and trackers send the rest. One that it printed earlier was handled."""
 
 _LAST_LINE = rb"\n(?!\s|\[rank\d+\]: \s)"
 """Where a line of a traceback begins that is not indented: the exception."""
@@ -58,12 +59,13 @@ class Tail:
             start = found.end() if found else end
         self._is_over = self._is_over or (self._head_ends and known.find(b"\n", start, end) >= 0)
 
-    def text(self, ended_at: float) -> bytes:
+    def text(self, ended_at: float, exit_at: Optional[float] = None) -> bytes:
         """What a process has said last that ended then: the end, preceded by the start of a traceback that is longer.
 
-        A traceback is left out if the process ran on after it.
+        A traceback is left out if the process ran on after it. `exit_at`: when its script called `sys.exit`, if it did.
         """
-        if self._said_at - self._raised_at > _SPEAKS_S or ended_at - self._raised_at > _EXITS_S:
+        ran_on = ended_at - self._raised_at > _EXITS_S if exit_at is None else exit_at - self._raised_at > _SPEAKS_S
+        if ran_on or self._said_at - self._raised_at > _SPEAKS_S:
             return self._end.rpartition(TRACEBACK)[2]
         if TRACEBACK in self._end or not self._head:
             return self._end
