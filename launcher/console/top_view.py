@@ -20,7 +20,7 @@ HELP = "q quit  n nodes/ranks  / filter  arrows select  enter log  s stacks  c c
 NO_SAMPLES = "no samples: the run is younger than their interval, ended before it, or was started with --samples 0"
 _MOVES = {"\x1b[A": -1, "k": -1, "\x1b[B": 1, "j": 1, "\x1b[5~": -20, "\x1b[6~": 20, "\x1b[H": -(10**6), "g": -(10**6)}
 _QUIT = ("q", "\x1b", "\x04")
-_KEY = re.compile(r"\x1b\[[0-9;]*[~A-Z]|.", re.DOTALL)
+_KEY = re.compile(r"\x1b\[\[?[0-?]*[ -/]*[@-~]|\x1bO.|.", re.DOTALL)
 _STYLES = {"failed": "red", "fails": "red", "silent": "red", "suspended": "yellow"}
 _FINDINGS = 2
 

@@ -214,6 +214,17 @@ def test_all_runs_are_left_with_q_however_often_it_is_typed(run: str, top: Calla
     assert window.screen.end() == 0
 
 
+@pytest.mark.parametrize("keys", ["\x1bOP", "\x1b[15~", "\x1b[[A", "\x1b[a"], ids=["F1", "F5", "F1 of Linux", "rxvt"])
+def test_function_keys_do_nothing_and_escape_ends_it(run: str, top: Callable[..., Window], keys: str) -> None:
+    window = top(run)
+    window.until(lambda lines: " running, " in lines[0])
+    window.screen.type(f"{keys}n")
+    window.until(lambda lines: any(line.startswith("NODE") for line in lines))
+    window.screen.type("\x1b")
+
+    assert window.screen.end() == 0
+
+
 WARNS = """
 import sys
 from launcher import output
