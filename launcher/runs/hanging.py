@@ -21,20 +21,19 @@ class Hanging:
 
     def __init__(self) -> None:
         self._told: dict[int, Mapping[str, Any]] = {}
-        self._repeated: set[int] = set()
-        """The nodes whose whole samples have had a hang: the agents of former versions do not repeat it."""
-
         self._ranks: dict[int, int] = {}
         """The node of each rank."""
 
     def add(self, node: int, event: Event) -> None:
-        """Take an event of that node's stream. A whole sample has the hang, too: the event may be too far away."""
+        """Take an event of that node's stream. A whole sample has the hang, too: the event may be too far away.
+
+        There it is null once it is over; the agents of former versions do not have it there.
+        """
         whole = event.name == "sample" and event.fields.get("whole")
         told = event.fields if event.name == "hang" else event.fields.get("hang") if whole else None
         if told:
             self._told[node] = told
-            self._repeated |= {node} if whole else set()
-        elif event.name in _ENDS or (whole and node in self._repeated):
+        elif event.name in _ENDS or (whole and "hang" in event.fields):
             self._told.pop(node, None)
         if event.name == "rendezvous":
             self._ranks.update(dict.fromkeys(event.fields.get("ranks") or (), node))

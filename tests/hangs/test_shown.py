@@ -76,6 +76,8 @@ def test_a_hang_is_shown_until_the_run_goes_on(distlaunch: Cli, start: Callable[
         gate.open("w").close()
     wait_until("the end of the hang", lambda: not shown(), limit_s=LIMIT_S)
     assert seen("top")["findings"] == []
+    stream = distlaunch.runs / run / "nodes/0/stream"
+    wait_until("whole samples that say so", lambda: '"hang":null' in stream.read_text(), limit_s=LIMIT_S)
     assert f'distlaunch_run_hangs{{run="{run}"}} 0' in distlaunch("metrics", run).stdout
 
 
@@ -122,6 +124,7 @@ def test_a_hang_that_a_former_agent_reports_outlasts_its_whole_samples() -> None
         "hang": told,
         "whole": {"whole": True},
         "repeated": {"whole": True, "hang": told},
+        "over": {"whole": True, "hang": None},
     }
 
     def left(*names: str) -> int:
@@ -131,4 +134,5 @@ def test_a_hang_that_a_former_agent_reports_outlasts_its_whole_samples() -> None
         watched: Watched = {"progress": None, "findings": []}
         return len(hanging.added_to(watched, {0: [later]}, ["here"])["findings"])
 
-    assert [left("hang", "whole"), left("hang", "repeated"), left("hang", "repeated", "whole")] == [1, 1, 0]
+    assert [left("hang", "whole"), left("hang", "repeated")] == [1, 1]
+    assert [left("hang", "over"), left("hang", "repeated", "over"), left("hang", "over", "hang")] == [0, 0, 1]

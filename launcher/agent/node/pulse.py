@@ -55,7 +55,7 @@ class Pulse:
         return min(self._heartbeat_at, self._sample_at) - now
 
     def beat(self, now: float, hang: Optional[Dict[str, Any]]) -> None:
-        """Write what is due. `hang`: the one that was reported, while it lasts."""
+        """Write what is due. `hang`: the one that was reported, and empty once it is over."""
         if now >= self._heartbeat_at:
             self._heartbeat_at = now + self._place.job.heartbeat_s
             self._out.heartbeat(len(self._workers.running()), **self._workers.met)
@@ -63,7 +63,7 @@ class Pulse:
             self._analysis.look()
         while self._ready:
             fields = self._ready.pop()
-            self._write({**fields, "hang": hang} if hang and fields.get("whole") else fields)
+            self._write({**fields, "hang": hang or None} if hang is not None and fields.get("whole") else fields)
         if now >= self._sample_at:
             self._sample_at = now + self._every_s
             ranks = self._ranks()

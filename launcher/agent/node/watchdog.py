@@ -48,7 +48,7 @@ class Watchdog:
         not while workers may still be ending."""
 
         self.hang: Optional[Dict[str, Any]] = None
-        """What was reported, until there is output: for readers to whom the event is too far away."""
+        """What was reported, and empty once there is output: for readers to whom the event is too far away."""
 
     @property
     def _after_s(self) -> float:
@@ -72,7 +72,7 @@ class Watchdog:
         silent_s = now - self._since
         quiet = bool(self._workers) and (silent_s >= self._after_s if running else silent_s > 0)
         if quiet != self._quiet:
-            self._quiet, self.hang = quiet, None
+            self._quiet, self.hang = quiet, self.hang and {}
             self._next_at = 0.0 if self._next_at == _NEVER else self._next_at
             self._server.group.send({"quiet": quiet})
 
