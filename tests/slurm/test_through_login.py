@@ -47,7 +47,7 @@ def test_a_run_is_followed_listed_fetched_started_again_and_removed(laptop: Lapt
         "run", "--on", "juno", "--gres", "none", "--nodes", "2", "--log-ranks", "all", "--fetch", "results",
         "--fetch-to", str(laptop.home / "got"), "shows.py", "--lr", "a b",
     )  # fmt: skip
-    first = packs(laptop)
+    first, older = packs(laptop), laptop.status()["run"]
     again = laptop("slurm", "--on", "juno", "--gres", "none", "shows.py")
     unchanged = packs(laptop)
     laptop.cli.write("helper.py", "WORD = 'second'\n")
@@ -73,11 +73,13 @@ def test_a_run_is_followed_listed_fetched_started_again_and_removed(laptop: Lapt
     listed = laptop("ls", "--on", "juno", "--output", "json").json["result"]["runs"]
     assert {row["run"]: row["command"] for row in listed}[run] == ["shows.py"]
 
-    requeued = laptop("requeue", run)
-    ended = laptop.wait_end(run)
+    requeued = laptop("requeue", older)
+    ended = laptop.wait_end(older)
 
     assert requeued.exit_code == 0, requeued.stderr
     assert (ended["state"], ended["attempt"]) == ("success", 1)
+    lines = laptop("logs", older).stdout.splitlines()
+    assert sorted(lines) == sorted(2 * done.stdout.splitlines()), "it has its own files, not those sent since"
     assert (laptop.top / "runs" / run).is_dir()
     assert laptop("rm", run).exit_code == 0
     assert not (laptop.top / "runs" / run).exists()

@@ -1,8 +1,8 @@
 """The user's files on a file system that all nodes share: node 0 lays them out, from packs that a launcher has sent.
 
 A pack is a tar whose members are named by the SHA-256 of their content. `files.json` in the run's directory lists the
-files and the packs that have them. `work` there, which appears when all of them are in place, is where workers start:
-the project's directory (`project.py`), or one of the run's own.
+files and the packs that have them. `work` there leads to where workers start: the project's directory (`project.py`),
+or one of the run's own. `work-SESSION` appears when all files are in place for that start of the run.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ def laid(job: Job, top: str, rank: int) -> Job:
 
     `OSError` if they cannot be had.
     """
-    work = os.path.join(top, "work")
+    work, ready = os.path.join(top, "work"), os.path.join(top, f"work-{job.session}")
     limit = time.monotonic() + _WAIT_S
-    if rank == 0 and not os.path.isdir(work):
-        _lay(job, top, work)
-    while not os.path.isdir(work):
+    if rank == 0:
+        place = os.path.relpath(_lay(job, top), top)
+        for link in (work, ready):
+            os.symlink(place, f"{ready}.new")
+            os.rename(f"{ready}.new", link)
+    while not os.path.isdir(ready):
         if time.monotonic() > limit:
-            raise project.ProjectError(2, f"node 0 has not laid out the files within {_WAIT_S:.0f} s", work)
+            raise project.ProjectError(2, f"node 0 has not laid out the files within {_WAIT_S:.0f} s", ready)
         time.sleep(0.05)
-    real = os.path.realpath(work)
+    real = os.path.realpath(ready)
 
     def now(path: str) -> str:
         return real + path[len(work) :] if f"{path}/".startswith(f"{work}/") else path
@@ -44,28 +47,31 @@ def laid(job: Job, top: str, rank: int) -> Job:
     return job.with_files(now)
 
 
-def _lay(job: Job, top: str, work: str) -> None:
-    """Make `work`; the tasks of an array may all do that at once."""
+def _lay(job: Job, top: str) -> str:
+    """Put the files where workers start. Returns that place; the tasks of an array may all do that at once."""
     import shutil
 
     with open(os.path.join(top, LIST), encoding="ascii") as file:
         wanted = json.load(file)
     sent, own = os.path.join(top, f"sent-{os.urandom(4).hex()}"), os.path.join(top, "files")
+    where = wanted["project"]
+    begun = os.path.isdir(os.path.join(top, "work"))
     try:
+        if os.path.isdir(own):  # from an earlier start, or of another task
+            return own
+        if where and begun and project.still_has(where, job.run, 0, wanted["digest"]):
+            return os.path.join(where, "work")
         _unpack(wanted, sent)
-        if wanted["project"]:
+        if where:
             made = project.prepare(
-                wanted["project"], job.run, 0, wanted["digest"], sent, [tuple(entry) for entry in wanted["files"]], own
+                where, job.run, 0, wanted["digest"], sent, [tuple(entry) for entry in wanted["files"]], own
             )
-            place = made.work
             for note in made.notes:
                 sys.stderr.write(f"distlaunch agent: {note}\n")
-        else:
-            with contextlib.suppress(OSError):  # another task was faster
-                os.rename(sent, own)
-            place = own
-        with contextlib.suppress(FileExistsError):
-            os.symlink(os.path.relpath(place, top), work)
+            return made.work
+        with contextlib.suppress(OSError):  # another task was faster
+            os.rename(sent, own)
+        return own
     finally:
         shutil.rmtree(sent, ignore_errors=True)
 

@@ -63,21 +63,36 @@ def prepare(project: str, run: str, node: int, digest: str, sent: str, entries: 
             else:
                 times.put(sent, new)
                 times.write(own, {**same, **new})
+                _link_others(work, sent)
                 os.rename(sent, own)
-                _link_others(work, own)
             return Prepared(own, [f"{user} uses {work} with other files: what this run writes stays in {own}"])
         touch(project, run, node)
         if state.get("digest") != digest:
+            _record(project, "", {path: entry[:3] for path, entry in known.items()})  # until all are in place
             _forget_bytecode(work, sent)
         gone = {path: known[path] for path in set(known) - set(now)}
         _remove(work, gone)  # first: a link may take a directory's place
         kept = [note for path in now if (note := _lay(sent, work, path, known.get(path), now[path], run))]
         shutil.rmtree(sent, ignore_errors=True)
         times.write(work, {**same, **new})
-        text = json.dumps({"digest": digest, "files": now}).encode("ascii")
-        files.write_whole(os.path.join(project, "state.json"), text, 0o600)
+        _record(project, digest, now)
         times.put(work, new)  # last: a time that is not recorded would be that of a run's file
         return Prepared(work, kept)
+
+
+def still_has(project: str, run: str, node: int, digest: str) -> bool:
+    """Whether all files with that digest are those laid out last; then this node uses them."""
+    with open(os.path.join(project, "lock"), "ab") as lock:
+        _lock(lock, project)
+        if _read(os.path.join(project, "state.json")).get("digest") != digest:
+            return False
+        touch(project, run, node)
+        return True
+
+
+def _record(project: str, digest: str, sent: Dict[str, List[str]]) -> None:
+    text = json.dumps({"digest": digest, "files": sent}).encode("ascii")
+    files.write_whole(os.path.join(project, "state.json"), text, 0o600)
 
 
 def _times(known: Dict[str, List[Any]], now: Dict[str, List[str]], before: Times, clock: int) -> Tuple[Times, Times]:
