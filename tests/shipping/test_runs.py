@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import tarfile
 import time
 from typing import TYPE_CHECKING, Any
@@ -36,6 +38,24 @@ def test_workers_run_in_the_environment_that_was_brought(distlaunch: Cli, source
     run = environments.latest(distlaunch)
     environments.check(environments.lines(distlaunch("logs", run).stdout), 4, store)
     assert [event["received_bytes"] for event in events(distlaunch, run)] == [0, 0]
+
+
+def test_few_open_files_are_enough_for_many_nodes_and_are_those_of_the_workers(
+    distlaunch: Cli, source: Path, tmp_path: Path
+) -> None:
+    limit = "import resource\nprint('files', resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"
+    script = str(distlaunch.write("where.py", limit))
+    words = ["local", "--nodes", "16", "--nproc-per-node", "1", "--env-ship", str(source), "--log-ranks", "all"]
+    command = [sys.executable, "-m", "launcher", *words, "--env-ship-dir", str(tmp_path / "store"), script]
+    limited = ["sh", "-c", 'ulimit -Sn 24; ulimit -Hn 8192; exec "$@"', "sh", *command]
+
+    done = subprocess.run(
+        limited, env=distlaunch.env(), cwd=distlaunch.directory, capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert [line.split("] ")[1] for line in done.stdout.splitlines()] == 16 * ["files 24"]
 
 
 def events(distlaunch: Cli, run: str) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from typing import Callable, List, Optional, Tuple
 
 from .manifest import BringError
@@ -13,6 +14,8 @@ from .wire import Limits, LostError, Message, Wire
 
 NOT_HERE = 0xFFFFFFFF
 """In place of a piece's size: it is not here, and will not be."""
+
+_PAUSE_S = 0.05
 
 
 class Serving:
@@ -47,9 +50,12 @@ class Serving:
     def _accept(self) -> None:
         self._listener.settimeout(0.1)
         while self._open:
-            with contextlib.suppress(OSError):  # none in that time, or closed again
+            try:
                 sock, _ = self._listener.accept()
-                threading.Thread(target=self._answer, args=(sock,), daemon=True, name="environment").start()
+            except OSError as error:  # none in that time, closed again, or this process has too many open files
+                time.sleep(_PAUSE_S if error.errno else 0)
+                continue
+            threading.Thread(target=self._answer, args=(sock,), daemon=True, name="environment").start()
 
     def _answer(self, sock: socket.socket) -> None:
         with contextlib.suppress(LostError):

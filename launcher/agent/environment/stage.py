@@ -15,6 +15,7 @@ from ..named_tuple import NamedTuple
 from ..network import ports, routes
 from ..network.endpoint import Endpoint
 from ..protocol import encode_event
+from ..system import processes
 from . import source
 from .chain import Chain, Member, Stop
 from .fetching import Fetching, Self, StoppedError
@@ -66,7 +67,7 @@ def become(job: Job, rank: int, stream: int, spec: str) -> Refused:
     began = time.monotonic()
     node = NodePart(job, rank, spec, lambda name, **about: _say(stream, rank, job.attempt, name, **about))
     try:
-        with _signals():
+        with _signals(), processes.many_files():  # node 0 keeps a connection for each other node
             assert job.env_ship
             node.say("waiting", what=f"the environment from {job.env_ship['source']}", limit_s=job.rdzv_timeout_s)
             brought = node.bring()

@@ -64,11 +64,8 @@ def explore(store: Store, rank: int, nodes: int, addresses: Sequence[str], wait:
 
 def _reached(targets: Sequence[reach.Target]) -> Set[reach.Target]:
     """The targets that answer. With dozens of addresses for each node, there are more than the usual 1,024 files."""
-    before = processes.allow_all_files()
-    try:
+    with processes.many_files():
         return reach.attempt(targets)
-    finally:
-        processes.limit_files(before)
 
 
 def _places(peer: int, addresses: Sequence[str], reached: Set[reach.Target]) -> List[int]:

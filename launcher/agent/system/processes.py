@@ -10,7 +10,7 @@ import select
 import signal
 import sys
 import time
-from typing import Collection, Dict, List, Optional, Set, Tuple
+from typing import Collection, Dict, Iterator, List, Optional, Set, Tuple
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -22,8 +22,6 @@ _MANY = 16
 
 _LAST_WORD_S = 1.0
 """How long an agent may take to report its end after its descendants were killed."""
-
-"""Python options whose value is the next argument."""
 
 ASKS_FOR_STACKS = 62
 """Asks an agent for the stacks of its workers, and a worker for its own: SIGRTMAX - 2. See `stacks/dump.py`."""
@@ -73,6 +71,16 @@ def limit_files(soft: int) -> None:
     """Set the soft limit of open files, for this process and those that it starts."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextlib.contextmanager
+def many_files() -> Iterator[None]:
+    """Let this process open as many files as its hard limit allows, for the time being."""
+    before = allow_all_files()
+    try:
+        yield
+    finally:
+        limit_files(before)
 
 
 def handle(number: int, what: signal.Handlers) -> None:
