@@ -31,6 +31,8 @@ _SHOWN = 20
 _LONGEST_WORD = 8192
 
 _SERVE = r"""
+LC_ALL=C
+export LC_ALL
 cd "$1" 2>/dev/null || { echo distlaunch-no-directory >&2; exit 24; }
 top=$(pwd -P)
 times='%s %.9Y'
@@ -144,6 +146,8 @@ class LoginOutputs(RemoteOutputs):
                     files.append(file)
             elif (match := _LEFT_OUT.fullmatch(line)) and fits(name := _name(match[2])):
                 left_out.append((name, match[1].decode(errors="replace")))
+            elif match is None:
+                raise self._odd(line)
             if len(files) + len(left_out) > _FILES:
                 raise RequestError(f"more than {_FILES} files match {pattern!r} in {self._directory}")
         for name, *_ in files:
