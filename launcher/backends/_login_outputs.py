@@ -84,10 +84,13 @@ while IFS= read -r request; do
         [ "$from" -le "$size" ] || from=$size
         printf 'd %s %s\n' $((size - from)) "$about"
         tail -c +$((from + 1)) "$name" | head -c $((size - from))
-        state=changed
-        [ "$(stat -L -c "$times" "$name")" != "$about" ] || state=same
+        state=same
         found=-
-        [ "$sum" = - ] || found=$(head -c "$size" "$name" | $sum)
+        if [ "$sum" = - ]; then
+            [ "$(stat -L -c "$times" "$name")" = "$about" ] || state=changed
+        else
+            found=$(head -c "$size" "$name" | $sum)
+        fi
         printf 'a %s %s\n' $state "${found%% *}"
         ;;
     esac
@@ -156,7 +159,10 @@ class LoginOutputs(RemoteOutputs):
         return Listing(self._directory, tuple(sorted(files)), tuple(sorted(left_out)), there)
 
     def read(self, name: str, offset: int, sink: Callable[[bytes], None]) -> Ending:
-        """As `Outputs` does. Without `sha256sum` there, all of the file is read, to compare what is here already."""
+        """As `Outputs` does: the sum tells whether what was sent has changed. What is appended meanwhile is left out.
+
+        Without `sha256sum` there, all of the file is read, to compare what is here already, and its time tells.
+        """
         found, skipped = hashlib.sha256(), 0 if self._sums else offset
         self._send(b"read %d " % (offset if self._sums else 0) + os.fsencode(name))
 

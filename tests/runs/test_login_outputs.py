@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import shutil
 import subprocess
 from types import SimpleNamespace
@@ -10,12 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from launcher.backends._login_outputs import LoginOutputs
+from launcher.service import fetch_node
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from launcher.backends._outputs import Ending
+
 CONTENT = bytes(range(256)) * 20_000
+NODE = fetch_node.Node(0, "")
 
 
 class Node:
@@ -33,10 +39,10 @@ class Node:
         path.write_bytes(content)
         return path
 
-    def outputs(self) -> LoginOutputs:
+    def outputs(self, kind: type[LoginOutputs] = LoginOutputs) -> LoginOutputs:
         """A connection to it."""
         login: Any = SimpleNamespace(name="juno", words=lambda: self.words)
-        self._open.append(LoginOutputs(login, str(self.work), str(self.work / "granted")))
+        self._open.append(kind(login, str(self.work), str(self.work / "granted")))
         return self._open[-1]
 
     def close(self) -> None:
@@ -69,3 +75,38 @@ def test_times_are_understood_where_the_decimal_point_is_a_comma(
     assert file == ("results/läuft.pt", len(CONTENT), path.stat().st_mtime_ns)
     assert b"".join(got) == CONTENT
     assert ending.mtime_ns == path.stat().st_mtime_ns
+
+
+def during(write: Callable[[], object]) -> type[LoginOutputs]:
+    """Files that are written to whenever something of them arrives."""
+
+    class Written(LoginOutputs):
+        def read(self, name: str, offset: int, sink: Callable[[bytes], None]) -> Ending:
+            def take(block: bytes) -> None:
+                write()
+                sink(block)
+
+            return super().read(name, offset, take)
+
+    return Written
+
+
+def test_what_is_appended_meanwhile_is_left_out(node: Node, tmp_path: Path) -> None:
+    """By a run that writes its log while it is fetched."""
+    log = node.write("train.log", CONTENT)
+    with log.open("ab", buffering=0) as file:
+        outputs = node.outputs(during(lambda: file.write(b"more")))
+        found = fetch_node.fetch(outputs, NODE, ["*.log"], tmp_path / "here", fetch_node.Progress())
+
+    assert (found.changed, [file["bytes"] for file in found.files]) == ([], [len(CONTENT)])
+    assert (tmp_path / "here/train.log").read_bytes() == CONTENT
+
+
+def test_what_is_written_over_meanwhile_is_named(node: Node, tmp_path: Path) -> None:
+    log = node.write("train.log", CONTENT)
+    times = itertools.count()
+    with log.open("r+b", buffering=0) as file:
+        outputs = node.outputs(during(lambda: os.pwrite(file.fileno(), b"%09d" % next(times), 0)))
+        found = fetch_node.fetch(outputs, NODE, ["*.log"], tmp_path / "here", fetch_node.Progress())
+
+    assert (found.changed, found.files) == (["train.log"], [])
