@@ -47,10 +47,9 @@ while IFS= read -r request; do
         start=${request#list }
         [ "$start" ] || [ ! -f "$top.times" ] || sed 's/^/t /' "$top.times"
         start=.${start:+/$start}
-        find "$start" -type f ! -name '*
-*' -exec stat -c "f $times %n" {} + 2>/dev/null
-        find "$start" -type l ! -name '*
-*' -exec sh -c '
+        find "$start" -name '*
+*' -exec printf 'x a line break in its name ./%s\n' '?' ';' -prune -o \
+            -type f -exec stat -c "f $times %n" {} + -o -type l -exec sh -c '
             for link; do
                 case $(readlink -f "$link") in
                 "$top"/*) if [ -f "$link" ]; then printf "l %s %s\n" "$(stat -L -c "$times" "$link")" "$link"
@@ -59,11 +58,9 @@ while IFS= read -r request; do
                 *) printf "x a link that leads out of the directory %s\n" "$link" ;;
                 esac
             done' list {} + 2>/dev/null
-        find "$start" -name '*
-*' -exec printf 'x a line break in its name ./%s\n' '?' \; 2>/dev/null
         printf 'end\n'
         ;;
-    there) ls -p 2>/dev/null; printf 'end\n' ;;
+    there) ls -p 2>/dev/null | sed 's/^/n /'; printf 'end\n' ;;
     grant) : >"$2" && printf 'end\n' ;;
     'take '*)
         mkdir -p -m 700 "${2%/*}/$3"
@@ -89,7 +86,9 @@ while IFS= read -r request; do
         if [ "$sum" = - ]; then
             [ "$(stat -L -c "$times" "$name")" = "$about" ] || state=changed
         else
+            while sleep 5 >/dev/null && echo k; do :; done 2>/dev/null &
             found=$(head -c "$size" "$name" | $sum)
+            kill $! && wait $! 2>/dev/null
         fi
         printf 'a %s %s\n' $state "${found%% *}"
         ;;
@@ -155,7 +154,7 @@ class LoginOutputs(RemoteOutputs):
                 raise RequestError(f"more than {_FILES} files match {pattern!r} in {self._directory}")
         for name, *_ in files:
             check_name(name)
-        there = () if files or left_out else tuple(map(_name, self._lines(b"there")))[:_SHOWN]
+        there = () if files or left_out else tuple(_name(line[2:]) for line in self._lines(b"there"))[:_SHOWN]
         return Listing(self._directory, tuple(sorted(files)), tuple(sorted(left_out)), there)
 
     def read(self, name: str, offset: int, sink: Callable[[bytes], None]) -> Ending:
@@ -226,10 +225,13 @@ class LoginOutputs(RemoteOutputs):
             raise self._broken() from error
 
     def _word(self) -> bytes:
+        """The next line. Lines with a `k` keep the connection alive."""
         try:
-            return self._line()
+            while (line := self._line()) == b"k":
+                pass
         except TimeoutError:
             raise CommandError(f"{self._host} does not answer", hint="fetch again: it continues") from None
+        return line
 
     def _odd(self, line: bytes) -> CommandError:
         return CommandError(f"{self._host}: its answer is not the program's: {line[:40]!r}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import itertools
 import os
 import shutil
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from launcher.backends import _login_outputs, _outputs
 from launcher.backends._login_outputs import LoginOutputs
 from launcher.service import fetch_node
 
@@ -28,8 +31,10 @@ class Node:
     """A login node that is this host."""
 
     def __init__(self, top: Path) -> None:
-        self.work, self.words = top / "work", ["sh", "-c"]
+        self.work, self.programs = top / "work", top / "bin"
+        self.words = ["env", f"PATH={self.programs}:{os.environ['PATH']}", "sh", "-c"]
         self.work.mkdir()
+        self.programs.mkdir()
         self._open: list[LoginOutputs] = []
 
     def write(self, name: str, content: bytes = b"") -> Path:
@@ -44,6 +49,12 @@ class Node:
         login: Any = SimpleNamespace(name="juno", words=lambda: self.words)
         self._open.append(kind(login, str(self.work), str(self.work / "granted")))
         return self._open[-1]
+
+    def program(self, name: str, text: str) -> None:
+        """Put a program in the place of one that it has."""
+        path = self.programs / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
 
     def close(self) -> None:
         """End all connections."""
@@ -110,3 +121,25 @@ def test_what_is_written_over_meanwhile_is_named(node: Node, tmp_path: Path) -> 
         found = fetch_node.fetch(outputs, NODE, ["*.log"], tmp_path / "here", fetch_node.Progress())
 
     assert (found.changed, found.files) == (["train.log"], [])
+
+
+def test_a_file_whose_sum_takes_long_is_fetched(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum is there only once the connection has been silent for longer than it may be."""
+    node.write("model.pt", CONTENT)
+    os.mkfifo(gate := tmp_path / "gate")
+    node.program("sha256sum", f"read -r _ <{gate}; exec {shutil.which('sha256sum')}")
+    monkeypatch.setattr(_login_outputs, "_SERVE", _login_outputs._SERVE.replace("sleep 5", "sleep 0.1"))
+    monkeypatch.setattr(_outputs, "_SILENT_S", 5.0)
+
+    class Awaited(LoginOutputs):
+        def _line(self) -> bytes:
+            if (line := super()._line()) == b"k":
+                with contextlib.suppress(OSError), open(os.open(gate, os.O_WRONLY | os.O_NONBLOCK), "w") as file:
+                    file.write("go\n")
+            return line
+
+    got: list[bytes] = []
+
+    ending = node.outputs(Awaited).read("model.pt", 0, got.append)
+
+    assert (b"".join(got), ending.sha256) == (CONTENT, hashlib.sha256(CONTENT).hexdigest())
