@@ -219,18 +219,12 @@ class LoginOutputs(RemoteOutputs):
 
     def _send(self, request: bytes) -> None:
         self._start()
-        try:
-            self._bridge.sock.sendall(request + b"\n")
-        except OSError as error:
-            raise self._broken() from error
+        self._send_all(request + b"\n")
 
     def _word(self) -> bytes:
         """The next line. Lines with a `k` keep the connection alive."""
-        try:
-            while (line := self._line()) == b"k":
-                pass
-        except TimeoutError:
-            raise CommandError(f"{self._host} does not answer", hint="fetch again: it continues") from None
+        while (line := self._line()) == b"k":
+            pass
         return line
 
     def _odd(self, line: bytes) -> CommandError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from launcher.agent import notice
@@ -15,7 +16,7 @@ from launcher.errors import CommandError, RequestError, StorageError
 from launcher.system import numbers, storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from launcher.system.pipes import Bridge
@@ -198,31 +199,28 @@ class RemoteOutputs:
         self, request: Mapping[str, Any], sink: Callable[[bytes], None], source: IO[bytes] | None = None
     ) -> dict[str, Any]:
         self._start()
+        self._send_all(json.dumps(request).encode("ascii") + b"\n")
+        while source is not None and (block := source.read(_READ_BYTES)):
+            self._send_all(block)
         try:
-            self._bridge.sock.sendall(json.dumps(request).encode("ascii") + b"\n")
-            self._send_all(source)
             while (line := self._line())[:2] != b"a ":
                 if line != b"k":
                     self._pass(int(line.removeprefix(b"d ")), sink)
             answer = dict(numbers.loads(line[2:]))
-        except TimeoutError:
-            raise CommandError(f"{self._host} has sent nothing for {_SILENT_S:.0f} s", hint=_AGAIN) from None
         except (ValueError, TypeError, RecursionError):
             raise CommandError(f"{self._host}: its answer is not an agent's") from None
-        except ConnectionError as error:
-            raise self._broken() from error
         if "problem" in answer:
             raise RequestError(f"{self._host}: {answer['problem']}")
         return answer
 
-    def _send_all(self, source: IO[bytes] | None) -> None:
-        while source is not None and (block := source.read(_READ_BYTES)):
-            self._bridge.sock.sendall(block)
+    def _send_all(self, data: bytes) -> None:
+        with self._connection():
+            self._bridge.sock.sendall(data)
 
     def _line(self) -> bytes:
         while b"\n" not in self._rest:
             if len(self._rest) > _LINE_BYTES:
-                raise ValueError("too long")
+                raise CommandError(f"{self._host}: its answer is a line without an end")
             self._more()
         line, _, self._rest = self._rest.partition(b"\n")
         return line
@@ -236,10 +234,20 @@ class RemoteOutputs:
             sink(block)
 
     def _more(self) -> None:
-        data = self._bridge.sock.recv(_READ_BYTES)
+        with self._connection():
+            data = self._bridge.sock.recv(_READ_BYTES)
         if not data:
             raise self._broken()
         self._rest += data
+
+    @contextmanager
+    def _connection(self) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError:
+            raise CommandError(f"{self._host} has sent nothing for {_SILENT_S:.0f} s", hint=_AGAIN) from None
+        except ConnectionError as error:
+            raise self._broken() from error
 
     def _broken(self) -> CommandError:
         return CommandError(f"{self._host}: the connection broke: {self._bridge.end() or 'it ended'}", hint=_AGAIN)

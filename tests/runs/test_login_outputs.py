@@ -15,6 +15,7 @@ import pytest
 
 from launcher.backends import _login_outputs, _outputs
 from launcher.backends._login_outputs import LoginOutputs
+from launcher.errors import CommandError
 from launcher.service import fetch_node
 
 if TYPE_CHECKING:
@@ -143,3 +144,22 @@ def test_a_file_whose_sum_takes_long_is_fetched(node: Node, tmp_path: Path, monk
     ending = node.outputs(Awaited).read("model.pt", 0, got.append)
 
     assert (b"".join(got), ending.sha256) == (CONTENT, hashlib.sha256(CONTENT).hexdigest())
+
+
+def test_a_stall_in_the_middle_of_a_file_is_one_clear_error(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a file system that does not answer for a while."""
+    node.write("model.pt", CONTENT)
+    os.mkfifo(gate := tmp_path / "gate")
+    node.program("tail", f"head -c 1000000 /dev/zero; exec cat {gate}")
+    monkeypatch.setattr(_outputs, "_SILENT_S", 1.0)
+    got: list[bytes] = []
+
+    try:
+        with pytest.raises(CommandError, match="juno has sent nothing for 1 s"):
+            node.outputs().read("model.pt", 0, got.append)
+    finally:
+        gate.write_text("")
+
+    assert got
