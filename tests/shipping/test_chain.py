@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from launcher.agent.environment.listing import listed
+from launcher.agent.environment.source import LIST
 from launcher.agent.environment.store import Store
 from testbed import fixtures
 from tests.shipping import environments
@@ -73,6 +76,29 @@ def test_each_node_has_the_environment_on_its_own_disk(tmp_path: Path, source: P
         tool = Path(result["python"]).with_name("tool")
         where = subprocess.run([tool], check=True, capture_output=True, text=True).stdout.strip()
         assert Path(where).is_relative_to(tmp_path / f"disk{rank}")
+
+
+def test_an_environment_that_changes_while_a_run_is_queued_is_listed_again(tmp_path: Path, source: Path) -> None:
+    """The launcher's list is of the time when the run was submitted. What has only been added is not in it."""
+    (packages,) = source.glob("lib/python*/site-packages")
+    (packages / "old.py").touch()
+    told = tmp_path / "run" / LIST
+    told.parent.mkdir()
+    told.write_bytes(listed(str(source), "").encode())
+    os.utime(told, (0, 0))
+    (packages / "added.py").touch()
+
+    as_submitted = brought(tmp_path, source, 2)
+    shutil.rmtree(tmp_path / "disk0")
+    (packages / "brought.py").write_text("WHERE = 'new'\n")
+    (packages / "old.py").unlink()
+    as_now = brought(tmp_path, source, 2)
+
+    where = packages.relative_to(source)
+    before, after = (Path(results[1]["python"]).parents[1] / where for results in (as_submitted, as_now))
+    assert sorted(path.name for path in before.glob("*.py")) == ["brought.py", "old.py"]
+    assert sorted(path.name for path in after.glob("*.py")) == ["added.py", "brought.py"]
+    assert (after / "brought.py").read_text() == "WHERE = 'new'\n"
 
 
 def test_only_what_is_new_travels_and_the_rest_is_linked(tmp_path: Path, source: Path) -> None:

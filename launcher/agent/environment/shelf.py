@@ -34,6 +34,10 @@ class Piece(NamedTuple):
         """Its number of bytes."""
         return min(PIECE_BYTES, self.file.size - self.offset)
 
+    def fits(self, data: bytes) -> bool:
+        """Whether that is the piece."""
+        return hashlib.sha256(data).hexdigest() == self.file.digests[self.number]
+
 
 def pieces_of(manifest: Manifest) -> List[Piece]:
     """All pieces, in the order of the manifest; each content once."""
@@ -81,7 +85,7 @@ class Shelf:
     def put(self, index: int, data: bytes) -> bool:
         """Keep a piece; False if it is damaged. Raises `FullError`."""
         piece = self.pieces[index]
-        if hashlib.sha256(data).hexdigest() != piece.file.digests[piece.number]:
+        if not piece.fits(data):
             return False
         if self._here[index]:
             return True
@@ -130,7 +134,7 @@ class Shelf:
             data = os.pread(fd, piece.size, piece.offset)
         finally:
             os.close(fd)
-        if hashlib.sha256(data).hexdigest() != piece.file.digests[piece.number]:
+        if not piece.fits(data):
             self.store.drop(piece.file)
             self.damaged = (
                 f"{self.store.object(piece.file)} was damaged on this node's disk, and is removed: start again"

@@ -6,10 +6,12 @@ import contextlib
 import gzip
 import hashlib
 import json
+import math
 import os
 import shutil
 import subprocess
 import tarfile
+import time
 import zlib
 from typing import Iterator, List, Optional, Tuple
 
@@ -26,6 +28,7 @@ LIST = "environment.json"
 """Next to spec.json, the list that a launcher has made, or has sent with the environment itself."""
 
 _UNPACK_S = 3600.0
+_NEW_S = 60.0
 
 
 class Source(NamedTuple):
@@ -43,7 +46,7 @@ class Source(NamedTuple):
 def opened(path: str, store: Store, told: str) -> Iterator[Source]:
     """The environment at a path; `told`: the list of a launcher, if there is one. Raises `BringError`."""
     known = known_list(told)
-    if known is not None and (os.path.isdir(path) or not Shelf(store, known.manifest).lacking):
+    if known is not None and _can_be_had(known, Shelf(store, known.manifest), path, told):
         yield known
         return
     if not os.path.exists(path):
@@ -62,6 +65,33 @@ def opened(path: str, store: Store, told: str) -> Iterator[Source]:
         with disks.errors(store.directory):
             found = unpacked(path, directory, kept)
         yield found
+
+
+def _can_be_had(known: Source, shelf: Shelf, path: str, told: str) -> bool:
+    """Whether what is missing of a listed environment can be read: it may have changed while the run was queued.
+
+    Only files that are newer than the list are looked into, and a new list is taken as it is.
+    """
+    if not shelf.lacking or not os.path.isdir(path):
+        return not shelf.lacking
+    listed_at = os.stat(told).st_mtime_ns
+    if time.time() - listed_at / 10**9 < _NEW_S:
+        return True
+    missing = {shelf.pieces[index].file.path for index in shelf.lacking}
+    newer = {path for path in missing if _changed_at(_path(known, path)) >= listed_at}
+    looked_into = [index for index in shelf.lacking if shelf.pieces[index].file.path in newer]
+    try:
+        return all(shelf.pieces[index].fits(data) for index, data in contents(known, shelf.pieces, looked_into))
+    except BringError:
+        return False
+
+
+def _changed_at(path: str) -> float:
+    """When a file, or the source of bytecode, was changed or put there; infinite if that is missing."""
+    try:
+        return max(os.stat(each).st_ctime_ns for each in (path, content.source_of(path)) if each)
+    except OSError:
+        return math.inf
 
 
 def of_directory(path: str, kept: str) -> Source:
