@@ -25,7 +25,7 @@ here = os.getcwd() == os.environ["DISTLAUNCH_OUTPUT_DIR"]
 print(helper.WORD, "epoch", epoch, open("sent.txt").read(), here, flush=True)
 if len(sys.argv) > 1:
     open(sys.argv[1] + ".0", "rb", buffering=0).read(1)
-    print(helper.WORD, sorted(os.listdir()), flush=True)
+print(helper.WORD, sorted(os.listdir()), flush=True)
 """
 
 
@@ -58,6 +58,7 @@ def test_a_second_launch_continues_and_concurrent_runs_have_their_own_code(rack:
     assert "one epoch 2 sent epoch 0 epoch 1 epoch 2 True" in same.stdout, same.stderr
     assert "sent.txt stays as a run has changed it" in same.stderr
     assert "two epoch 3 sent epoch 3" in other.stdout, "its code is new, its results are the project's"
+    assert "two ['__pycache__', 'counts.py', 'helper.py', 'results', 'sent.txt']" in other.stdout, "nothing that was removed"
     assert "with other files: what this run writes stays in" in other.stderr
     assert "'old.py'" in running.stdout, "no other run changes its directory"
     assert "two epoch 4 new epoch 4 True" in last.stderr

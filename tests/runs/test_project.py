@@ -165,6 +165,27 @@ def test_a_run_with_files_of_its_own_builds_anew_what_these_change(tmp_path: Pat
     assert fetched(own) == ([], [])
 
 
+def test_a_run_with_a_directory_of_its_own_has_nothing_that_the_user_has_removed(tmp_path: Path) -> None:
+    """But all that runs have written."""
+    place = Project(tmp_path / "project")
+    kept = {"train.py": "1", "both/sent.py": "", "edited.txt": "sent"}
+    place.launch(
+        {**kept, "override.yaml": "lr: 1", "pkg/deep/gone.py": "", "pkg/gone.py": ""}, {"link": "train.py"}, keeps=True
+    )
+    for name in ("results/a.pt", "both/made.txt", "pkg/__pycache__/gone.cpython-311.pyc", "empty/x"):
+        (place.work / name).parent.mkdir(exist_ok=True)
+        (place.work / name).touch()
+    (place.work / "empty/x").unlink()
+    (place.work / "edited.txt").write_text("by a run")
+
+    own = Path(place.launch({"train.py": "2"}).work)
+
+    assert own != place.work
+    assert sorted(path.name for path in own.iterdir()) == ["both", "edited.txt", "empty", "results", "train.py"]
+    assert (own / "both/made.txt").exists()
+    assert (own / "edited.txt").read_text() == "by a run"
+
+
 def test_a_launch_that_was_cut_off_leaves_no_file_that_seems_to_be_a_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

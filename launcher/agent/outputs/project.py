@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Optional, Set,
 from ..named_tuple import NamedTuple
 from ..system import files, flock
 from ..system.files import SENT_MTIME_S
+from . import own as own_directory
 from . import times
 from .times import Times
 
@@ -63,8 +64,9 @@ def prepare(project: str, run: str, node: int, digest: str, sent: str, entries: 
             else:
                 times.put(sent, new)
                 times.write(own, {**same, **new})
-                _link_others(work, sent)
-                os.rename(sent, own)
+                own_directory.make(
+                    sent, own, work, lambda path: path in known and _as_sent(os.path.join(work, path), known[path])
+                )
             return Prepared(own, [f"{user} uses {work} with other files: what this run writes stays in {own}"])
         touch(project, run, node)
         if state.get("digest") != digest:
@@ -281,10 +283,3 @@ def _forget_bytecode(work: str, sent: str) -> None:
         below = os.path.relpath(above, sent)
         if _is_own(work, below):
             shutil.rmtree(os.path.join(work, below, "__pycache__"), ignore_errors=True)
-
-
-def _link_others(work: str, own: str) -> None:
-    """Give a run with its own directory what the project's has besides."""
-    for name in {*os.listdir(work)} - {"__pycache__"}:
-        with contextlib.suppress(FileExistsError):
-            os.symlink(os.path.join(work, name), os.path.join(own, name))

@@ -1,0 +1,24 @@
+"""A directory of a run's own, as another run uses the project's with other files: what else is there is linked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Callable
+
+
+def make(sent: str, own: str, work: str, is_sent: Callable[[str], bool]) -> None:
+    """Make it of the files in `sent`; `is_sent`: whether a file in `work` is as a launcher has sent it."""
+    for name in {*os.listdir(work)} - {"__pycache__"}:
+        with contextlib.suppress(OSError):  # it is sent now, too, or it is gone
+            if not _is_all_sent(work, name, is_sent):
+                os.symlink(os.path.join(work, name), os.path.join(sent, name))
+    os.rename(sent, own)
+
+
+def _is_all_sent(work: str, path: str, is_sent: Callable[[str], bool]) -> bool:
+    target = os.path.join(work, path)
+    if os.path.islink(target) or not os.path.isdir(target):
+        return is_sent(path)
+    names = [name for name in os.listdir(target) if name != "__pycache__"]
+    return bool(names) and all(_is_all_sent(work, f"{path}/{name}", is_sent) for name in names)
