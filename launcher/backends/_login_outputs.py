@@ -35,11 +35,16 @@ LC_ALL=C
 export LC_ALL
 cd "$1" 2>/dev/null || { echo distlaunch-no-directory >&2; exit 24; }
 top=$(pwd -P)
+project=$(cat "$top.project" 2>/dev/null) && project=$(cd "$project" 2>/dev/null && pwd -P)
+project=${project:-$top}
 times='%s %.9Y'
 stat -c "$times" . >/dev/null 2>&1 || times='%s %Y'
 sum=-
 command -v sha256sum >/dev/null 2>&1 && sum=sha256sum
-export times top
+export times top project
+linked() {  # to a directory of that name in the project's, from a run's own
+    [ "$project" != "$top" ] && [ "$(readlink -f "$1")" = "$project/${1#./}" ] && [ -d "$1" ]
+}
 printf '\ndistlaunch-outputs-1\n%s\n' "$sum"
 while IFS= read -r request; do
     case $request in
@@ -47,17 +52,28 @@ while IFS= read -r request; do
         start=${request#list }
         [ "$start" ] || [ ! -f "$top.times" ] || sed 's/^/t /' "$top.times"
         start=.${start:+/$start}
-        find "$start" -name '*
+        (
+        follow=-P
+        if [ "$start" = . ] || linked "$start"; then follow=-H; fi
+        set -- "$start"
+        [ "$start" != . ] || for link in ./* ./.[!.]*; do
+            if linked "$link"; then set -- "$@" "$link"; fi
+        done
+        find $follow "$@" -name '*
 *' -exec printf 'x a line break in its name ./%s\n' '?' ';' -prune -o \
             -type f -exec stat -c "f $times %n" {} + -o -type l -exec sh -c '
             for link; do
-                case $(readlink -f "$link") in
-                "$top"/*) if [ -f "$link" ]; then printf "l %s %s\n" "$(stat -L -c "$times" "$link")" "$link"
+                to=$(readlink -f "$link")
+                case $to in
+                "$top"/* | "$project"/*)
+                    if [ -f "$link" ]; then printf "l %s %s\n" "$(stat -L -c "$times" "$link")" "$link"
+                    elif [ "$to" = "$project/${link#./}" ]; then :
                     elif [ -d "$link" ]; then printf "x a link to a directory %s\n" "$link"
                     else printf "x a link to nothing %s\n" "$link"; fi ;;
                 *) printf "x a link that leads out of the directory %s\n" "$link" ;;
                 esac
             done' list {} + 2>/dev/null
+        )
         printf 'end\n'
         ;;
     there) ls -p 2>/dev/null | sed 's/^/n /'; printf 'end\n' ;;
@@ -71,7 +87,7 @@ while IFS= read -r request; do
         request=${request#read }
         from=${request%% *}
         name=./${request#* }
-        case $(readlink -f "$name") in "$top"/*) ;; *) name= ;; esac
+        case $(readlink -f "$name") in "$top"/* | "$project"/*) ;; *) name= ;; esac
         if [ ! -f "$name" ] || [ ! -r "$name" ]; then
             printf 'e\n'
             continue

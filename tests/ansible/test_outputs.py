@@ -43,7 +43,8 @@ def test_a_second_launch_continues_and_concurrent_runs_have_their_own_code(rack:
     same = rack("--share", "--nodes", "1", "--name", "same", "counts.py")
     rack.write("helper.py", "WORD = 'two'\n")
     (rack.directory / "old.py").unlink()
-    other = rack("--share", "--nodes", "1", "--name", "other", "counts.py")
+    fetch = ("--fetch", "results/**", "--fetch-to", str(rack.directory.parent / "got"))
+    other = rack("--share", "--nodes", "1", "--name", "other", *fetch, "counts.py")
     gate.open()
     running.until("one ['__pycache__', 'counts.py'")
     assert running.end() == 0
@@ -58,7 +59,8 @@ def test_a_second_launch_continues_and_concurrent_runs_have_their_own_code(rack:
     assert "one epoch 2 sent epoch 0 epoch 1 epoch 2 True" in same.stdout, same.stderr
     assert "sent.txt stays as a run has changed it" in same.stderr
     assert "two epoch 3 sent epoch 3" in other.stdout, "its code is new, its results are the project's"
-    assert "two ['__pycache__', 'counts.py', 'helper.py', 'results', 'sent.txt']" in other.stdout, "nothing that was removed"
+    assert "two ['__pycache__', 'counts.py', 'helper.py', 'results', 'sent.txt']" in other.stdout, "no removed file"
+    assert (rack.directory.parent / "got/results/epoch").read_text() == "3"
     assert "with other files: what this run writes stays in" in other.stderr
     assert "'old.py'" in running.stdout, "no other run changes its directory"
     assert "two epoch 4 new epoch 4 True" in last.stderr

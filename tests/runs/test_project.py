@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 from unittest import mock
 
 import pytest
@@ -17,42 +15,14 @@ from launcher.agent.environment import stage
 from launcher.agent.job import Job
 from launcher.agent.node.claim import Claim
 from launcher.agent.node.project_use import ProjectUse
-from launcher.agent.outputs import project
-from launcher.agent.outputs.tree import Tree
-from launcher.agent.ssh import user_files
 from launcher.agent.system import files, garbage
-from launcher.agent.system.files import SENT_MTIME_S
-from launcher.backends._login_outputs import LoginOutputs
 from launcher.login import store
+from tests.runs.projects import Project, build, fetched, is_newer
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LIMIT_S = 30.0
-
-
-class Project:
-    """A project's directory in a test."""
-
-    def __init__(self, top: Path) -> None:
-        self.top, self.work, self._runs = top, top / "work", 0
-
-    def launch(
-        self, sources: dict[str, str], links: dict[str, str] | None = None, *, keeps: bool = False
-    ) -> project.Prepared:
-        """Prepare it for a run with these files; `keeps`: the run does not end."""
-        self._runs += 1
-        sent = self.top / f"sent-{self._runs}"
-        for name, text in sources.items():
-            (sent / name).parent.mkdir(parents=True, exist_ok=True)
-            (sent / name).write_text(text)
-            os.utime(sent / name, (SENT_MTIME_S, SENT_MTIME_S))
-        for name, target in (links or {}).items():
-            (sent / name).symlink_to(target)
-        entries = list(user_files._entries(str(sent)))
-        digest, run = user_files.combined(entries), f"run{self._runs}"
-        try:
-            return project.prepare(str(self.top), run, 0, digest, str(sent), entries, str(self.top / f"own-{run}"))
-        finally:
-            if not keeps:
-                project.leave(str(self.top), run, 0)
 
 
 def test_a_directory_that_is_renamed_with_a_link_in_its_place_keeps_its_files(tmp_path: Path) -> None:
@@ -82,24 +52,6 @@ def test_nothing_is_removed_through_a_link_that_a_run_has_made(tmp_path: Path) -
     place.launch({"keep/f.txt": "two", "more": ""})
 
     assert (place.work / "keep/f.txt").read_text() == "two"
-
-
-def is_newer(one: Path, other: Path) -> bool:
-    return one.stat().st_mtime_ns > other.stat().st_mtime_ns
-
-
-def build(path: Path) -> None:
-    path.touch()
-    time.sleep(0.02)  # the kernel's clock for files has steps
-
-
-def fetched(work: Path) -> tuple[list[str], ...]:
-    """The files that runs have written, as a Python on the node and a login node's shell list them."""
-    login: Any = SimpleNamespace(name="here", words=lambda: ["sh", "-c"])
-    behind = LoginOutputs(login, str(work), str(work / "granted"))
-    listed = [file.name for file in behind.listed("").files]
-    behind.close()
-    return [name for name, *_ in Tree(str(work)).listed("")["files"]], listed
 
 
 def test_a_directory_whose_files_are_not_sent_any_more_is_looked_at_once(tmp_path: Path) -> None:
@@ -151,39 +103,6 @@ def test_what_a_run_writes_to_a_changed_file_stays(tmp_path: Path) -> None:
     assert same.notes == ["count stays as a run has changed it"]
     assert other.notes == ["count was changed by a run and here: the run's version is now count.before-run4"]
     assert [(place.work / name).read_text() for name in ("count", "count.before-run4")] == ["3", "2"]
-
-
-def test_a_run_with_files_of_its_own_builds_anew_what_these_change(tmp_path: Path) -> None:
-    place = Project(tmp_path / "project")
-    place.launch({"one.c": "1", "two.c": "1"}, keeps=True)
-    build(place.work / "built.o")
-
-    own = Path(place.launch({"one.c": "2", "two.c": "1"}).work)
-
-    assert own != place.work
-    assert [is_newer(own / name, own / "built.o") for name in ("one.c", "two.c")] == [True, False]
-    assert fetched(own) == ([], [])
-
-
-def test_a_run_with_a_directory_of_its_own_has_nothing_that_the_user_has_removed(tmp_path: Path) -> None:
-    """But all that runs have written."""
-    place = Project(tmp_path / "project")
-    kept = {"train.py": "1", "both/sent.py": "", "edited.txt": "sent"}
-    place.launch(
-        {**kept, "override.yaml": "lr: 1", "pkg/deep/gone.py": "", "pkg/gone.py": ""}, {"link": "train.py"}, keeps=True
-    )
-    for name in ("results/a.pt", "both/made.txt", "pkg/__pycache__/gone.cpython-311.pyc", "empty/x"):
-        (place.work / name).parent.mkdir(exist_ok=True)
-        (place.work / name).touch()
-    (place.work / "empty/x").unlink()
-    (place.work / "edited.txt").write_text("by a run")
-
-    own = Path(place.launch({"train.py": "2"}).work)
-
-    assert own != place.work
-    assert sorted(path.name for path in own.iterdir()) == ["both", "edited.txt", "empty", "results", "train.py"]
-    assert (own / "both/made.txt").exists()
-    assert (own / "edited.txt").read_text() == "by a run"
 
 
 def test_a_launch_that_was_cut_off_leaves_no_file_that_seems_to_be_a_runs(

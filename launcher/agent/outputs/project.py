@@ -67,7 +67,8 @@ def prepare(project: str, run: str, node: int, digest: str, sent: str, entries: 
                 own_directory.make(
                     sent, own, work, lambda path: path in known and _as_sent(os.path.join(work, path), known[path])
                 )
-            return Prepared(own, [f"{user} uses {work} with other files: what this run writes stays in {own}"])
+            where = f"{own}, but what it writes to directories that were there is in {work}"
+            return Prepared(own, [f"{user} uses {work} with other files: what this run writes stays in {where}"])
         touch(project, run, node)
         if state.get("digest") != digest:
             _record(project, "", {path: entry[:3] for path, entry in known.items()})  # until all are in place

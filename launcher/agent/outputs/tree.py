@@ -7,7 +7,7 @@ import re
 import stat
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from . import times
+from . import own, times
 
 _BLOCK_BYTES = 1 << 20
 _FILES = 200_000
@@ -29,6 +29,7 @@ class Tree:
         """`alive` is called now and then during long calls."""
         self.top, self._alive = top, alive
         self._top = os.path.realpath(os.fsencode(top))
+        self._project = own.project_of(self._top)
 
     def listed(self, pattern: str) -> Listed:
         """The files that match: `files` (name, bytes, mtime in ns), `left_out` (name, why), and `there` if none match.
@@ -61,33 +62,43 @@ class Tree:
     def _walk(self, start: bytes, left_out: List[Tuple[str, str]]) -> Iterator[Tuple[str, os.DirEntry[bytes]]]:
         """All entries at and below that path, except directories; those that may not be read are added to the list."""
         above, last = os.path.split(start)
-        if os.path.realpath(os.path.join(self._top, above)) != os.path.join(self._top, above).rstrip(b"/"):
+        if os.path.realpath(self._place(above)) != self._place(above).rstrip(b"/"):
             return  # missing or a link: its files are below their real place
         waiting = [(above, last)]
         while waiting:
             below, only = waiting.pop()
             self._alive()
             try:
-                with os.scandir(os.path.join(self._top, below)) as entries:
+                with os.scandir(self._place(below)) as entries:
                     found = [entry for entry in entries if not only or entry.name == only]
             except FileNotFoundError:
                 continue  # removed meanwhile
             except OSError as error:
                 if not (below and isinstance(error, PermissionError)):
-                    raise TreeError(f"{_text(os.path.join(self._top, below))}: {error.strerror}") from error
+                    raise TreeError(f"{_text(self._place(below))}: {error.strerror}") from error
                 left_out.append((_text(below) + "/", error.strerror or str(error)))
                 continue
             for entry in found:
                 path = os.path.join(below, entry.name)
-                if entry.is_dir(follow_symlinks=False):
+                if entry.is_dir(follow_symlinks=False) or (not below and os.path.isdir(self._of_project(path))):
                     waiting.append((path, b""))
                 else:
                     yield _text(path), entry
 
+    def _place(self, path: bytes) -> bytes:
+        """Where a path is, in this directory or in the project's."""
+        first, slash, rest = path.partition(b"/")
+        return (self._of_project(first) or os.path.join(self._top, first)) + slash + rest
+
+    def _of_project(self, name: bytes) -> bytes:
+        """What a link in a run's own directory leads to, if it is what has that name in the project's."""
+        target = os.path.join(self._project, name)
+        return target if self._project and os.path.realpath(os.path.join(self._top, name)) == target else b""
+
     def _look(self, entry: os.DirEntry[bytes]) -> Tuple[Optional[os.stat_result], str]:
         """The status of a file, or of the one in this directory that a link leads to; else why it is left out."""
         try:
-            if entry.is_symlink() and not self._holds(os.path.realpath(entry.path)):
+            if entry.is_symlink() and not self._root_of(os.path.realpath(entry.path)):
                 return None, "a link that leads out of the directory"
             about = os.stat(entry.path)
         except FileNotFoundError:
@@ -98,8 +109,10 @@ class Tree:
             return None, "a link to a directory"
         return (about, "") if stat.S_ISREG(about.st_mode) else (None, "not a regular file")
 
-    def _holds(self, path: bytes) -> bool:
-        return path.startswith(self._top.rstrip(b"/") + b"/")
+    def _root_of(self, path: bytes) -> bytes:
+        """This directory, or that of the project, if the path is below it; empty if it leads out."""
+        roots = (root for root in (self._top, self._project) if root)
+        return next((root for root in roots if path.startswith(root.rstrip(b"/") + b"/")), b"")
 
     def read(self, name: str, offset: int, sink: Callable[[bytes], None]) -> Listed:
         """Pass a file's bytes from the offset on to `sink`; what is appended meanwhile is left out.
@@ -143,11 +156,12 @@ class Tree:
     def _open(self, name: str) -> int:
         """A descriptor of the regular file of that name; no directory and no file may have become a link meanwhile."""
         path = os.path.realpath(os.path.join(self._top, os.fsencode(name.encode("utf-8", "surrogateescape"))))
-        if not self._holds(path):
+        top = self._root_of(path)
+        if not top:
             raise TreeError(f"{name}: a link that leads out of the directory")
-        fd = os.open(self._top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            *above, last = path[len(self._top.rstrip(b"/")) + 1 :].split(b"/")
+            *above, last = path[len(top.rstrip(b"/")) + 1 :].split(b"/")
             for step in above:
                 inner = os.open(step, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=fd)
                 os.close(fd)

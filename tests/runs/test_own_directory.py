@@ -1,0 +1,76 @@
+"""A run with a directory of its own, as another one uses the project's with other files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from launcher.backends._outputs import SharedOutputs
+from launcher.errors import RequestError
+from tests.runs.projects import Project, behind_login, build, fetched, is_newer
+
+
+def spec_of(work: Path, run_dir: Path) -> Path:
+    """A run's directory, with its spec."""
+    (run_dir / "spec.json").write_text(json.dumps({"cwd": str(work)}))
+    return run_dir
+
+
+def test_a_run_with_files_of_its_own_builds_anew_what_these_change(tmp_path: Path) -> None:
+    place = Project(tmp_path / "project")
+    place.launch({"one.c": "1", "two.c": "1"}, keeps=True)
+    build(place.work / "built.o")
+
+    own = Path(place.launch({"one.c": "2", "two.c": "1"}).work)
+
+    assert own != place.work
+    assert [is_newer(own / name, own / "built.o") for name in ("one.c", "two.c")] == [True, False]
+    assert fetched(own) == (["built.o"], ["built.o"])
+
+
+def test_a_run_with_a_directory_of_its_own_has_nothing_that_the_user_has_removed(tmp_path: Path) -> None:
+    """But all that runs have written."""
+    place = Project(tmp_path / "project")
+    kept = {"train.py": "1", "both/sent.py": "", "edited.txt": "sent"}
+    place.launch(
+        {**kept, "override.yaml": "lr: 1", "pkg/deep/gone.py": "", "pkg/gone.py": ""}, {"link": "train.py"}, keeps=True
+    )
+    for name in ("results/a.pt", "both/made.txt", "pkg/__pycache__/gone.cpython-311.pyc", "empty/x"):
+        (place.work / name).parent.mkdir(exist_ok=True)
+        (place.work / name).touch()
+    (place.work / "empty/x").unlink()
+    (place.work / "edited.txt").write_text("by a run")
+
+    own = Path(place.launch({"train.py": "2"}).work)
+
+    assert own != place.work
+    assert sorted(path.name for path in own.iterdir()) == ["both", "edited.txt", "empty", "results", "train.py"]
+    assert (own / "both/made.txt").exists()
+    assert (own / "edited.txt").read_text() == "by a run"
+
+
+@pytest.mark.parametrize("pattern", ["results/*.pt", "results", "**/*.pt", "results/deep/*.pt"])
+def test_what_a_run_with_a_directory_of_its_own_writes_to_the_projects_is_fetched(tmp_path: Path, pattern: str) -> None:
+    place = Project(tmp_path / "project")
+    place.launch({"train.py": "1"}, keeps=True)
+    (place.work / "results/deep").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (place.work / "away").symlink_to(tmp_path / "elsewhere")
+    own = Path(place.launch({"train.py": "2"}).work)
+    for name in ("results/b.pt", "results/deep/c.pt", "away/d.pt"):
+        (own / name).write_text(name)
+    wanted = ["results/deep/c.pt"] if "deep" in pattern else ["results/b.pt", "results/deep/c.pt"]
+    wanted = ["results/b.pt"] if pattern == "results/*.pt" else wanted
+    with behind_login(own) as behind:
+        for outputs in (behind, SharedOutputs(spec_of(own, tmp_path))):
+            listing = outputs.listed(pattern)
+            assert [file.name for file in listing.files] == wanted
+            for file in listing.files:
+                got: list[bytes] = []
+                outputs.read(file.name, 0, got.append)
+                assert b"".join(got).decode() == file.name
+            assert outputs.listed("away").left_out == (("away", "a link that leads out of the directory"),)
+            with pytest.raises(RequestError):
+                outputs.read("away/d.pt", 0, got.append)
