@@ -66,7 +66,10 @@ class Outputs(Protocol):
         """The files that match; an empty pattern: all that were not sent. Raises `LaunchError`."""
 
     def read(self, name: str, offset: int, sink: Callable[[bytes], None]) -> Ending:
-        """Pass the file's bytes from the offset on to `sink`. Raises `LaunchError`."""
+        """Pass the file's bytes from the offset on to `sink`. Raises `LaunchError`.
+
+        `RequestError`: it cannot be read; `in_part` if it has to be tried again, as its disk has failed.
+        """
 
     def hold(self) -> None:
         """Have the node's agent wait at its end until `release`, if files are lost with the node. `LaunchError`."""
@@ -106,7 +109,14 @@ class SharedOutputs:
 
     def read(self, name: str, offset: int, sink: Callable[[bytes], None]) -> Ending:
         """As `Outputs` does."""
-        return _ending(self._call(lambda: self._tree.read(name, offset, sink)))
+
+        def found() -> dict[str, Any]:
+            try:
+                return self._tree.read(name, offset, sink)
+            except OSError as error:
+                raise RequestError(f"{name}: {error.strerror}", in_part=True) from error
+
+        return _ending(self._call(found))
 
     def release(self) -> None:
         """No agent waits for that."""
@@ -210,7 +220,7 @@ class RemoteOutputs:
         except (ValueError, TypeError, RecursionError):
             raise CommandError(f"{self._host}: its answer is not an agent's") from None
         if "problem" in answer:
-            raise RequestError(f"{self._host}: {answer['problem']}")
+            raise RequestError(f"{self._host}: {answer['problem']}", in_part=answer.get("in_part") is True)
         return answer
 
     def _send_all(self, data: bytes) -> None:

@@ -118,6 +118,8 @@ class Transfer:
                 connected = self._backend.open_outputs(self._run.known, rank)
             with self._transferring:
                 found = self._from(connected, rank)
+            if found.missing():
+                self._tell(rank, CommandError(found.missing()))
         except LaunchError as error:
             if connected is not None:
                 self._tell(rank, error)
@@ -127,7 +129,7 @@ class Transfer:
         finally:
             until()
             if connected is not None:
-                if found is not None:  # else the agent waits a while for another try
+                if found is not None and not found.missing():  # else the agent waits a while for another try
                     with suppress(LaunchError):
                         connected.release()
                 connected.close()
@@ -171,7 +173,7 @@ class Transfer:
 
     def _check(self, found: Sequence[Files], failed: Mapping[int, LaunchError]) -> None:
         """Raise an error if something is missing."""
-        run, changed = self._run, [path for each in found for path in each.changed]
+        run, missing = self._run, [each.missing() for each in found if each.missing()]
         files = sum(len(each.files) for each in found)
         here = f"{amounts.counted(files, 'other file')} are in {str(self._to)!r}"
         if failed:
@@ -180,11 +182,8 @@ class Transfer:
                 f"not fetched from {places(sorted(failed), run.hosts.__getitem__)}: {why.message}",
                 hint=f"{here}; distlaunch fetch {run.id} --node {next(iter(failed))} tries it again",
             )
-        if changed:
-            raise CommandError(
-                f"changed while they were read, twice, and not fetched: {amounts.listed(changed, _SHOWN)}",
-                hint=f"{here}; fetch again when the run does not write them",
-            )
+        if missing:
+            raise CommandError("; ".join(missing), hint=f"{here}; fetch again")
         if not files:
             what = " or ".join(map(repr, self._patterns)) or "no files that the run has written"
             where = found[0].directory

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from launcher.results.files import File, LeftOut
 
 _TRIES = 2
+_SHOWN = 5
 
 
 class Node(NamedTuple):
@@ -46,6 +47,17 @@ class Files:
     left_out: list[LeftOut] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     """Paths of files that changed whenever they were read."""
+
+    unread: list[str] = field(default_factory=list)
+    """What the errors say of files that could not be read to their ends."""
+
+    def missing(self) -> str:
+        """Why files are missing that have to be had; empty if none are."""
+        if self.unread:
+            return f"not read to the end, and not fetched: {amounts.listed(self.unread, _SHOWN)}"
+        if self.changed:
+            return f"changed while they were read, twice, and not fetched: {amounts.listed(self.changed, _SHOWN)}"
+        return ""
 
 
 class Progress:
@@ -88,13 +100,16 @@ def fetch(outputs: Outputs, node: Node, patterns: Sequence[str], to: Path, progr
 
 
 def _take(found: Files, outputs: Outputs, file: Listed, to: Path, progress: Progress) -> None:
-    """Fetch one file; one that is gone meanwhile is left out."""
+    """Fetch one file; one that is gone meanwhile, or may not be read, is left out."""
     rank, name = found.node.rank, os.path.join(found.node.below, file.name)
     path = to / name
     try:
         done = _transferred(outputs, file, path, lambda size: progress.moved(name, size))
     except RequestError as error:
-        found.left_out.append({"path": file.name, "node": rank, "why": error.message})
+        if error.in_part:
+            found.unread.append(error.message)
+        else:
+            found.left_out.append({"path": file.name, "node": rank, "why": error.message})
         return
     if done is None:
         found.changed.append(name)

@@ -7,7 +7,7 @@ that, `{"grant": true}`, for one that waits for its run's claim, or `{"take": NA
 Frames on stdout, each a line and the data that it announces:
     d BYTES    this many bytes of the file follow
     k          nothing yet; keeps the connection alive
-    a JSON     the answer, which ends it; one with `problem` is an error
+    a JSON     the answer, which ends it; one with `problem` is an error, `in_part` if a file was not read to its end
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def main(spec_path: str) -> None:
         except TreeError as error:
             found = {"problem": str(error)}
         except OSError as error:
-            found = {"problem": f"{os.fsdecode(error.filename or tree.top)}: {error.strerror or error}"}
+            what = request.get("read") or os.fsdecode(error.filename or tree.top)
+            found = {"problem": f"{what}: {error.strerror or error}", "in_part": "read" in request}
         _write(b"a " + json.dumps(found).encode("ascii") + b"\n")
 
 

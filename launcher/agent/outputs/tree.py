@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -15,6 +16,9 @@ _SHOWN = 20
 _GLOB = re.compile(r"[*?\[]")
 _WORDS = re.compile(r"\*+|\?|\[(!?)(\]?[^\]]*)\]|.", re.DOTALL)
 _HOW = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | os.O_NOFOLLOW
+_REFUSED = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO)
+"""What a file itself is the reason of; after any other error, as of a disk, it may still be had."""
+
 Listed = Dict[str, Any]
 
 
@@ -115,7 +119,7 @@ class Tree:
         return next((root for root in roots if path.startswith(root.rstrip(b"/") + b"/")), b"")
 
     def read(self, name: str, offset: int, sink: Callable[[bytes], None]) -> Listed:
-        """Pass a file's bytes from the offset on to `sink`; what is appended meanwhile is left out.
+        """Pass a file's bytes from the offset on to `sink`; what is appended meanwhile is left out. Raises `OSError`.
 
         Returns its `bytes`, `mtime_ns`, `sha256` of all of them, and whether it `changed` while it was read.
         """
@@ -168,6 +172,8 @@ class Tree:
                 fd = inner
             file = os.open(last, _HOW, dir_fd=fd)
         except OSError as error:
+            if error.errno not in _REFUSED:
+                raise
             raise TreeError(f"{name}: {error.strerror}") from error
         finally:
             os.close(fd)
