@@ -15,6 +15,9 @@ from .mending import missing
 from .store import ORIGINALS, Store, is_used
 
 _TEXT_BYTES = 1 << 20
+_LINE_BYTES = 127
+"""Linux reads this much of a script's first line before 5.1, and twice as much since."""
+
 _COMPILE_S, _START_S, _UNPACK_S = 900.0, 60.0, 600.0
 _CODE = "import encodings, sys; print(sys.prefix, *sys.version_info[:2])"
 _OLDEST = (3, 9)
@@ -120,7 +123,15 @@ def _changed(store: Store, top: str, file: File, manifest: Manifest, former: byt
     if b"\0" in data or not re.search(former, data):
         return b""
     new = os.fsencode(os.path.join(top, ENV))
-    return re.sub(former, lambda _: new, data)
+    return _with_short_line(re.sub(former, lambda _: new, data))
+
+
+def _with_short_line(script: bytes) -> bytes:
+    """The script, which a shell starts if its first line is longer than a kernel reads: as pip writes such ones."""
+    first = re.match(rb"#![ \t]*(/[^\n]*/python[\d.]*)([ \t][^\n]*)?\n", script)
+    if first is None or first.end() <= _LINE_BYTES:
+        return script
+    return b"#!/bin/sh\n'''exec' \"%s\"%s \"$0\" \"$@\"\n' '''\n" % (first[1], first[2] or b"") + script[first.end() :]
 
 
 def _former_places(store: Store, manifest: Manifest) -> bytes:
