@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import socket
+import subprocess
 import sys
 import tarfile
 import zlib
@@ -121,6 +122,24 @@ def test_a_number_of_a_process_that_was_killed_may_come_again(
         assert found.manifest.total_bytes
     with sending.opened(str(path), lambda _: None) as here:
         assert here.total_bytes == found.manifest.total_bytes
+
+
+def test_only_what_a_launcher_on_this_host_has_unpacked_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hosts may share the home directory, and one host's name may begin as another's."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    kept = tmp_path / ".distlaunch/environments"
+    for host in ("gpu", "gpu-2"):
+        (kept / f"unpacked-{host}-ab12cd3_-{ended.pid}").mkdir(0o700, parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(socket, "gethostname", lambda: "gpu")
+
+    with sending.opened(str(packed(tmp_path / "packed")), lambda _: None):
+        left = sorted(path.name for path in kept.glob(f"*-{ended.pid}"))
+
+    assert left == [f"unpacked-gpu-2-ab12cd3_-{ended.pid}"]
 
 
 def test_what_is_compiled_here_counts_as_the_environments_own(tmp_path: Path, store: Store) -> None:

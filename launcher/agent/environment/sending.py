@@ -9,6 +9,7 @@ import contextlib
 import glob
 import hashlib
 import os
+import re
 import shutil
 import socket
 import struct
@@ -153,7 +154,8 @@ def _own_directory() -> str:
     found = trust.make(os.path.join(top, "lists")) or trust.problem(top)
     if found is not None:
         raise BringError(f"{found.message} ({found.hint})")
-    for left in glob.glob(f"{glob.escape(top)}/unpacked-{glob.escape(socket.gethostname())}-*"):
-        if not os.path.exists(f"/proc/{left.rpartition('-')[2]}"):
-            shutil.rmtree(left, ignore_errors=True)
+    here = re.compile(rf"unpacked-{re.escape(socket.gethostname())}-[a-z0-9_]+-(\d+)")  # others may be on the same disk
+    for name in os.listdir(top):
+        if (left := here.fullmatch(name)) and not os.path.exists(f"/proc/{left[1]}"):
+            shutil.rmtree(os.path.join(top, name), ignore_errors=True)
     return top
