@@ -26,3 +26,15 @@ def test_scripts_start_where_their_python_is_too_far_down_for_a_first_line(tmp_p
     assert Path(said["tool"].strip()).is_relative_to(store)
     assert said["shows"] == "1 ['a b', 'c']\n"
     assert [len(path.read_bytes().partition(b"\n")[0]) <= 127 for path in scripts.values()] == [True, True]
+
+
+def test_the_place_where_an_environment_was_made_is_not_replaced_within_another_path(tmp_path: Path) -> None:
+    """As that of /env within `/usr/bin/env`, if an image has its environment there."""
+    source = environments.venv(tmp_path / "source")
+    (source / "bin/activate").write_text("VIRTUAL_ENV=/env\n")
+    script = "#!/usr/bin/env sh\nexec {0}/bin/python '/data/env /env.old' $PATH:{0}\n"
+    (source / "bin/starts").write_text(script.format("/env"))
+
+    python = Path(environments.start(tmp_path, source, [0], 1)[0].result()["python"])
+
+    assert python.with_name("starts").read_text() == script.format(python.parents[1])
