@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from launcher.login.connection import Login
 
 _FILE = re.compile(rb"([fl]) (\d+) (\d+)(?:\.(\d+))? \./(.+)")
-_LEFT_OUT = re.compile(rb"x ([^/]+) \./(.+)")
+_LEFT_OUT = re.compile(rb"x ([^/]+) \./(.*)")
 _DATA = re.compile(rb"d (\d+) (\d+) (\d+)(?:\.(\d+))?")
 _AFTER = re.compile(rb"a (same|changed) (\S+)")
 _FILES = 200_000
@@ -72,6 +72,9 @@ while IFS= read -r request; do
                     else printf "x a link to nothing %s\n" "$link"; fi ;;
                 *) printf "x a link that leads out of the directory %s\n" "$link" ;;
                 esac
+            done' list {} + -o -type d -exec sh -c '
+            for at; do
+                [ -r "$at" ] && [ -x "$at" ] || printf "x Permission denied %s/\n" "$at"
             done' list {} + 2>/dev/null
         )
         printf 'end\n'
@@ -149,10 +152,7 @@ class LoginOutputs(RemoteOutputs):
 
     def listed(self, pattern: str) -> Listing:
         """As `Outputs` does."""
-        try:
-            fits, start = matcher(pattern)
-        except TreeError as error:
-            raise RequestError(str(error)) from error
+        fits, start = _matcher(pattern)
         files, left_out, edited, is_sent = [], [], b"", None
         for line in self._lines(b"list " + start):
             if line.startswith(b"t "):  # these come first
@@ -162,10 +162,12 @@ class LoginOutputs(RemoteOutputs):
                 file = Listed(_name(match[5]), int(match[2]), _ns(match[3], match[4]))
                 if fits(file.name) and (pattern or not is_sent(file.name, file.mtime_ns, match[1] == b"l")):
                     files.append(file)
-            elif (match := _LEFT_OUT.fullmatch(line)) and fits(name := _name(match[2])):
-                left_out.append((name, match[1].decode(errors="replace")))
-            elif match is None:
+            elif not (match := _LEFT_OUT.fullmatch(line)):
                 raise self._odd(line)
+            elif not match[2]:
+                raise RequestError(f"{self._host}: {self._directory}: {match[1].decode()}")
+            elif fits(name := _name(match[2])) or name.endswith("/"):
+                left_out.append((name, match[1].decode(errors="replace")))
             if len(files) + len(left_out) > _FILES:
                 raise RequestError(f"more than {_FILES} files match {pattern!r} in {self._directory}")
         for name, *_ in files:
@@ -245,6 +247,13 @@ class LoginOutputs(RemoteOutputs):
 
     def _odd(self, line: bytes) -> CommandError:
         return CommandError(f"{self._host}: its answer is not the program's: {line[:40]!r}")
+
+
+def _matcher(pattern: str) -> tuple[Callable[[str], bool], bytes]:
+    try:
+        return matcher(pattern)
+    except TreeError as error:
+        raise RequestError(str(error)) from error
 
 
 def _name(raw: bytes) -> str:

@@ -15,7 +15,7 @@ import pytest
 
 from launcher.backends import _login_outputs, _outputs
 from launcher.backends._login_outputs import LoginOutputs
-from launcher.errors import CommandError
+from launcher.errors import CommandError, RequestError
 from launcher.service import fetch_node
 
 if TYPE_CHECKING:
@@ -163,3 +163,36 @@ def test_a_stall_in_the_middle_of_a_file_is_one_clear_error(
         gate.write_text("")
 
     assert got
+
+
+def test_directories_that_may_not_be_read_are_listed_as_left_out(node: Node) -> None:
+    for name in ("cache/a.pt", "results/b.pt"):
+        node.write(name)
+    if os.getuid() == 0:
+        node.words = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *node.words]
+    outputs = node.outputs()
+    (node.work / "cache").chmod(0)
+    some, none = outputs.listed("**/*.pt"), outputs.listed("cache")
+    node.work.chmod(0o100)
+    try:
+        with pytest.raises(RequestError, match="Permission denied"):
+            outputs.listed("")
+    finally:
+        node.work.chmod(0o700)
+        (node.work / "cache").chmod(0o700)
+
+    assert [file.name for file in some.files] == ["results/b.pt"]
+    assert some.left_out == none.left_out == (("cache/", "Permission denied"),)
+
+
+def test_what_is_there_may_have_any_name(node: Node) -> None:
+    for name in ("a", "end", "k", "z"):
+        node.write(name)
+    node.write("new\nline/f a")
+    outputs = node.outputs()
+
+    assert outputs.listed("no*").there == ("a", "end", "k", "new", "line/", "z")
+    assert [file.name for file in outputs.listed("z").files] == ["z"]
+    found = outputs.listed("")
+    assert [file.name for file in found.files] == ["a", "end", "k", "z"]
+    assert found.left_out == (("?", "a line break in its name"),)
