@@ -31,6 +31,20 @@ def planned(kind: str, directory: Path) -> tuple[KubernetesOptions, KubernetesPl
     return opts, KubernetesBackend(opts).plan(spec, run_dir)
 
 
+def test_an_attempt_creates_the_secret_that_its_pods_mount_for_receivers_who_are_not_known(tmp_path: Path) -> None:
+    """The cluster does not give away whom `--notify` names."""
+    opts = KubernetesOptions(image="IMAGE", workdir="/app")
+    spec = JobSpec(command=("x.py",), cwd=str(tmp_path), name="x", env={}, agents={"notify": '{"urls": []}'})
+    first = KubernetesBackend(opts).plan(spec, tmp_path / "runs" / "x-20260101-000000-abcd")
+    handle: Any = {"name": first.name, "run_dir": str(first.run_dir), "nodes": 1, "python": "python3"}
+    sent: Any = json.loads(json.dumps({"objects": first.objects, "secrets": [], "function": None, "notify": None}))
+
+    plan = kept.plan_of(sent, handle, 1, "1-aaaaaaaa", "failed")
+
+    made = [*plan.objects, *submission.secrets(opts, plan)]
+    assert mounted(list(plan.objects)) <= {item["metadata"]["name"] for item in made}
+
+
 def mounted(found: Any) -> set[str]:
     """The names of the ConfigMaps and Secrets that pods name."""
     if isinstance(found, list):

@@ -86,6 +86,19 @@ def test_a_run_is_started_again_whatever_its_end_and_wherever_it_was_launched(po
         )
 
 
+def test_a_run_that_tells_others_is_started_again_from_a_machine_that_does_not_know_them(pods: User) -> None:
+    pods.write("again.py", AGAIN)
+    run = pods.follow("--notify", "http://127.0.0.1:9/x", "again.py", "1")
+    assert run.result().exit_code == 1
+
+    again = pods("requeue", run.run, "--on", "k8s", env=elsewhere(pods))
+
+    assert again.exit_code == 0, again.stderr
+    assert pods("wait", run.run, env=elsewhere(pods)).exit_code == 0
+    assert "this attempt sends no notices" in again.stderr
+    assert "attempt 1 after failed" in pods("logs", run.run, env=elsewhere(pods)).stdout
+
+
 def test_a_run_that_runs_is_stopped_by_the_contract_and_its_followers_stay(pods: User) -> None:
     pods.write("waits.py", WAITS)
     run = pods.follow("--nodes", "2", "--log-ranks", "all", "waits.py")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from launcher.backends.kubernetes.pod import key_name
 from launcher.system.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ class KubernetesPlan:
 
     @property
     def has_key(self) -> bool:
-        """Whether a submission creates a Secret: for the key of several nodes, a function, or URLs of receivers."""
-        return self.job.max_nodes > 1 or self.job.function is not None or self.job.notify is not None
+        """Whether its pods mount a Secret: the key of several nodes, a function, or URLs of receivers."""
+        return _mounts([item for item in self.objects if item["kind"] != "ConfigMap"], key_name(self.inputs))
 
     @property
     def tasks(self) -> tuple[int, ...]:
@@ -68,3 +69,11 @@ class KubernetesPlan:
     def to_json(self) -> Planned:
         """The manifests and the spec."""
         return {"objects": list(self.objects), "spec": self.job.to_json(), "secrets": list(self.secrets)}
+
+
+def _mounts(found: Any, secret: str) -> bool:
+    """Whether a pod in it mounts this Secret."""
+    if not isinstance(found, dict):
+        return isinstance(found, list) and any(_mounts(each, secret) for each in found)
+    named = found.get("secret")
+    return (isinstance(named, dict) and named.get("name") == secret) or _mounts([*found.values()], secret)

@@ -168,7 +168,10 @@ class _Former:
         """What is to be created. Raises `LaunchError` before anything is stopped if that is not possible."""
         sent = kept.read(self._run_dir) or self._read_back()
         check_secrets_here(sent["secrets"])
-        return kept.plan_of(sent, self._handle, attempt, f"{attempt}-{os.urandom(4).hex()}", why)
+        plan = kept.plan_of(sent, self._handle, attempt, f"{attempt}-{os.urandom(4).hex()}", why)
+        if plan.has_key and plan.job.max_nodes == 1 and not (plan.job.function or plan.job.notify):
+            output.warn("this attempt sends no notices: whom --notify named is only known where the run was started")
+        return plan
 
     def _read_back(self) -> Kept:
         """What another launcher has sent, by the cluster; kept here, as the cluster forgets it."""
