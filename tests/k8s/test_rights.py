@@ -72,6 +72,23 @@ def test_each_missing_right_is_named_before_anything_is_created(user: User) -> N
         assert f"rolebinding distlaunch --role=distlaunch --user={who} --namespace={user.namespace}" in done.stderr
 
 
+@pytest.mark.parametrize(("words", "exit_code"), [(("k8s", "--fetch", "*"), 3), (("run", "--on", "a,b"), 4)])
+def test_the_right_to_reach_a_pods_files_is_checked_where_the_run_needs_it(
+    user: User, words: tuple[str, ...], exit_code: int
+) -> None:
+    """To fetch them at the end, and to tell a pod that its cluster has the run."""
+    account = user.with_rights("lesser", rules(RIGHTS))
+    with proxies.before(account.kubeconfig) as server:
+        path = user.write("proxy.kubeconfig", server.kubeconfig())
+        here = f'kubeconfig = "{path}"\nnamespace = "{user.namespace}"\nimage = "i"\nbackend = "k8s"\n'
+        user.cli.write("system.toml", f"[clusters.a]\n{here}[clusters.b]\n{here}")
+        done = replace(account, kubeconfig=path)(*words, "x.py")
+
+    assert done.exit_code == exit_code, done.stderr
+    assert "may not create pods/exec, get pods/exec in namespace" in done.stderr
+    assert server.sent == []
+
+
 def test_the_rights_that_are_checked_are_enough_and_no_more_are_checked(user: User) -> None:
     """A single node without secrets needs no right to create them, and a queued run none to release it."""
     least = user.with_rights("least", rules([right for right in RIGHTS if right[1] != "secrets"]))

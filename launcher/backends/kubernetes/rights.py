@@ -40,7 +40,7 @@ _FOLLOWING = (
     Right("", "events", "list"),
 )
 EXEC = (Right("", "pods/exec", "create"), Right("", "pods/exec", "get"))
-"""For signals to the workers, and for their terminals."""
+"""For signals to the workers, their terminals, their files, and the claim of a run on several clusters."""
 
 _ON_REQUEST = (Right("", "pods", "deletecollection"), *EXEC)
 """The first is for `cancel --force` and for pods held by sidecars."""

@@ -103,10 +103,10 @@ def check(cluster: Cluster, opts: KubernetesOptions, plan: KubernetesPlan, manif
             raise BackendUnavailableError(f"the cluster has no {kind.kind} ({kind.api_version})", hint=hint)
     if opts.queue:
         queues.check(cluster, opts.queue)
-    keyboard = plan.job.wants_keyboard  # without the right, a run that only shows output uses pipes
-    rights.check(
-        cluster, opts, [item for item in manifests if item["kind"] != "NetworkPolicy"], rights.EXEC if keyboard else ()
-    )
+    granted = plan.job.claim is not None and not plan.job.claim.get("place")
+    # Without the right, a run that only shows output uses pipes.
+    more = rights.EXEC if plan.job.wants_keyboard or plan.job.hold_s or granted else ()
+    rights.check(cluster, opts, [item for item in manifests if item["kind"] != "NetworkPolicy"], more)
 
 
 def _create(cluster: Cluster, item: Manifest) -> Manifest:
