@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
+from tests.k8s import proxy as proxies
+from tests.k8s.conftest import KINDS
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -127,19 +130,43 @@ def test_the_api_server_is_asked_before_anything_is_created(user: User) -> None:
     assert user.left() == []
 
 
-@pytest.mark.parametrize("lost", ["jobs", "configmaps", "services"])
-def test_a_lost_answer_creates_no_second_object(user: User, proxy: Proxy, lost: str) -> None:
-    account = replace(user, kubeconfig=user.write("proxy.kubeconfig", proxy.kubeconfig()))
-    runs = [account.detached("--nodes", "2", "x.py")]
-    proxy.swallow = f"/{lost}"
-    runs.append(account.detached("--nodes", "2", "x.py"))
+def with_the_role(user: User) -> User:
+    """An account with the Role that is printed, which cannot read all that it creates."""
+    return user.with_rights("role", yaml.safe_load(user("k8s", "--print-role").stdout)["rules"])
 
-    assert proxy.swallow == ""
+
+@pytest.mark.parametrize("lost", ["jobs", "configmaps", "services", "secrets", "networkpolicies"])
+def test_a_lost_answer_creates_no_second_object(user: User, lost: str) -> None:
+    account = with_the_role(user)
+    with proxies.before(account.kubeconfig) as proxy:
+        through = replace(account, kubeconfig=user.write("proxy.kubeconfig", proxy.kubeconfig()))
+        runs = [through.detached("--nodes", "2", "x.py")]
+        proxy.swallow = f"/{lost}"
+        done = through("k8s", "--detach", "--nodes", "2", "x.py")
+
+    assert (done.exit_code, proxy.swallow) == (0, ""), done.stderr
+    assert "NetworkPolicy" not in done.stderr
+    runs.append(done.stdout.strip())
     for run in runs:
         user.wait_pods(run, 2)
     usual, counts = (Counter(what.partition(" ")[0] for what in user.left(run)) for run in runs)
     assert counts == usual
     assert counts - Counter(configmaps=9) == Counter(jobs=1, pods=2, services=1, secrets=1, networkpolicies=1)
+
+
+def test_an_attempt_of_which_an_answer_is_lost_is_started(user: User) -> None:
+    """The former one is deleted by then."""
+    account = with_the_role(user)
+    run = account.detached("--nodes", "2", "x.py")
+    user.kube.api.delete(f"{KINDS['jobs'].format(user.namespace)}/{run}", propagationPolicy="Background")
+    user.wait_nothing_left(run)
+    with proxies.before(account.kubeconfig) as proxy:
+        proxy.swallow = "/configmaps"
+        account.kubeconfig.write_text(proxy.kubeconfig())
+        done = account("requeue", run)
+
+    assert (done.exit_code, proxy.swallow) == (0, ""), done.stderr
+    user.wait_pods(run, 2)
 
 
 def test_a_run_whose_release_was_not_answered_has_not_ended_and_is_ended_by_cancel(user: User, proxy: Proxy) -> None:

@@ -116,6 +116,7 @@ def _create(cluster: Cluster, item: Manifest) -> Manifest:
     """
     path = objects.path_of(item, cluster.namespace)
     pause, tries, limit = 0.5, _TRIES, time.monotonic() + _LEFT_S
+    lost = False  # whether a request may have created it, as it had no answer of the API server
     while True:
         left = False
         try:
@@ -123,11 +124,14 @@ def _create(cluster: Cluster, item: Manifest) -> Manifest:
         except api.UnreachableError:
             if tries == 1:
                 raise
+            lost = True
         except api.ApiError as error:
             again = error.status in api.PASSING or error.reason == api.CONFLICT or _lacks_runtime(item, error)
             if error.reason != "AlreadyExists" and not (tries > 1 and again):
                 raise
-            found, left = _existing(cluster, item) if error.reason == "AlreadyExists" else (None, False)
+            lost |= error.status in api.PASSING
+            own = lost and (about.attempt_of(item) in item["metadata"]["name"] or time.monotonic() > limit)
+            found, left = _existing(cluster, item, own=own) if error.reason == "AlreadyExists" else (None, False)
             if found is not None:
                 if found["metadata"].get("labels", {}).get(RUN_LABEL) == item["metadata"]["labels"][RUN_LABEL]:
                     return found
@@ -142,15 +146,18 @@ def _create(cluster: Cluster, item: Manifest) -> Manifest:
         pause, tries = pause * 2, tries - 1
 
 
-def _existing(cluster: Cluster, item: Manifest) -> tuple[Manifest | None, bool]:
-    """The object of this name, unless a former attempt has left it; and whether one has. Raises `RequestError`."""
+def _existing(cluster: Cluster, item: Manifest, *, own: bool) -> tuple[Manifest | None, bool]:
+    """The object of this name, unless a former attempt has left it; and whether one has. Raises `RequestError`.
+
+    `own`: it is ours, as far as one can know who may not read it: the Role does not grant that for all kinds.
+    """
     mine = about.attempt_of(item)
     try:
         found = cluster.find(f"{objects.path_of(item, cluster.namespace)}/{item['metadata']['name']}")
     except api.ApiError as error:
-        if error.status != 403 or not mine:
+        if error.status != 403 or not (mine or own):
             raise
-        return None, True  # the Role does not grant to read it, and nothing else has its name
+        return (item, False) if own else (None, True)
     if found is None or not mine or about.attempt_of(found) == mine:
         return found, False
     owns = "ownerReferences" not in item["metadata"] and item["kind"] != "TrainingRuntime"
