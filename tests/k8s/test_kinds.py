@@ -194,8 +194,8 @@ def test_a_pytorchjob_whose_second_pod_comes_late_is_waited_for(kinds: User) -> 
     assert done.stdout.count("/2: sum 3") == 2
 
 
-def test_a_queue_of_multikueue_is_refused_before_anything_is_created(kinds: User) -> None:
-    """It would send the Job to another cluster, where nothing of what its pods mount exists."""
+def test_a_queue_of_multikueue_and_a_missing_one_are_refused_before_anything_is_created(kinds: User) -> None:
+    """One would send the Job to another cluster, where nothing of what its pods mount exists; one admits nothing."""
     kueue = {"apiVersion": "kueue.x-k8s.io/v1beta1"}
     flavors = [{"name": "far", "resources": [{"name": "cpu", "nominalQuota": "9"}]}]
     group = {"namespaceSelector": {}, "resourceGroups": [{"coveredResources": ["cpu"], "flavors": flavors}]}
@@ -222,6 +222,10 @@ def test_a_queue_of_multikueue_is_refused_before_anything_is_created(kinds: User
         assert done.exit_code == 2, done.stderr
         assert f"queue {name} belongs to MultiKueue, which sends a Job to another cluster" in done.stderr
         assert "hint: name those clusters: with --on A,B" in done.stderr
+    missing = kinds("k8s", "--queue", "older", "hello.py", timeout_s=60)
+    assert missing.exit_code == 2, missing.stderr
+    assert f"there is no LocalQueue 'older' in namespace '{kinds.namespace}'" in missing.stderr
+    assert "hint: known: new, old" in missing.stderr
     assert kinds.left() == []
 
 

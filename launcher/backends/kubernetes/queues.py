@@ -19,9 +19,10 @@ _MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 
 
 def check(cluster: Cluster, queue: str) -> None:
-    """Raise `BackendUnavailableError` without Kueue, and `SpecError` for a queue of MultiKueue, as far as one may look.
+    """Raise `BackendUnavailableError` without Kueue, and `SpecError` without this queue, or for one of MultiKueue.
 
-    MultiKueue copies a Job to another cluster, and not the ConfigMaps and Secrets that its pods mount.
+    Without the right to read queues, any may be named. MultiKueue copies a Job to another cluster, and not the
+    ConfigMaps and Secrets that its pods mount.
     """
     served = {item["version"] for item in (cluster.find(_KUEUE) or {"versions": ()})["versions"]}
     version = next((each for each in _VERSIONS if each in served), "")
@@ -31,7 +32,7 @@ def check(cluster: Cluster, queue: str) -> None:
             f"the cluster has no LocalQueue ({known})", hint="without --queue it needs no Kueue"
         )
     kueue = f"{_KUEUE}/{version}"
-    with suppress(api.ApiError):  # without the right to read queues, it submits as before
+    with suppress(api.ApiError):
         if any(_controller(cluster, kueue, name) == _MULTIKUEUE for name in _checks(cluster, kueue, queue)):
             raise SpecError(
                 f"queue {queue} belongs to MultiKueue, which sends a Job to another cluster, but not the ConfigMaps "
@@ -41,9 +42,15 @@ def check(cluster: Cluster, queue: str) -> None:
 
 
 def _checks(cluster: Cluster, kueue: str, queue: str) -> list[str]:
-    """The admission checks of the ClusterQueue behind it."""
-    local = cluster.find(f"{kueue}/namespaces/{cluster.namespace}/localqueues/{queue}")
-    name = ((local or {}).get("spec") or {}).get("clusterQueue")
+    """The admission checks of the ClusterQueue behind it. Raises `SpecError` if it does not exist."""
+    path = f"{kueue}/namespaces/{cluster.namespace}/localqueues"
+    if (local := cluster.find(f"{path}/{queue}")) is None:
+        known: list[str] = []
+        with suppress(api.ApiError):
+            known, _ = api.collect(cluster, path, {}, lambda item: str(item["metadata"]["name"]))
+        hint = f"known: {', '.join(known)}" if known else None
+        raise SpecError(f"there is no LocalQueue {queue!r} in namespace {cluster.namespace!r}", hint=hint)
+    name = (local.get("spec") or {}).get("clusterQueue")
     found = cluster.find(f"{kueue}/clusterqueues/{name}") if name else None
     spec = (found or {}).get("spec") or {}
     listed = (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or ()
