@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from launcher.backends.kubernetes.objects import Manifest
     from launcher.backends.kubernetes.options import KubernetesOptions
     from launcher.backends.kubernetes.plan import KubernetesPlan
+
+_NO_TEXT = re.compile(r"[yYnN]|[-+]?\.?[0-9][\w.+-]*")
+"""Words that kubectl may take for something else without quotes, which PyYAML writes only where it does so itself."""
 
 
 def text(plan: KubernetesPlan, opts: KubernetesOptions, key: Sequence[Manifest] = ()) -> str:
@@ -38,7 +42,8 @@ def text(plan: KubernetesPlan, opts: KubernetesOptions, key: Sequence[Manifest] 
             return True
 
     def lines(dumper: Any, value: str) -> Any:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if value.endswith("\n") else None)
+        style = "|" if value.endswith("\n") else "'" if _NO_TEXT.fullmatch(value) else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
     Dumper.add_representer(str, lines)
     texts = [
