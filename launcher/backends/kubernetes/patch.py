@@ -21,8 +21,9 @@ _KEYS = {
     "env": "name",
     "imagePullSecrets": "name",
     "volumeMounts": "mountPath",
+    "replicatedJobs": "name",
 }
-"""Lists whose items are merged by a key, as Kubernetes itself does; other lists are replaced."""
+"""Lists whose items are merged by a key, as Kubernetes itself does, and JobSet; other lists are replaced."""
 
 _OURS = ("name", "namespace")
 
