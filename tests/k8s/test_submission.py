@@ -53,6 +53,7 @@ def test_a_submission_that_is_refused_half_way_leaves_nothing(user: User, resour
         (["--queue", "team"], 3, "without --queue it needs no Kueue"),
         (["--patch", "breaks.yaml"], 2, 'unknown field "spec.completionz"'),
         (["--patch", "invalid.yaml"], 2, "must be greater than or equal to 0"),
+        (["--patch", "labels.yaml"], 2, "cannot unmarshal array into Go struct field ObjectMeta.metadata.labels"),
     ],
 )
 def test_an_impossible_request_is_one_clear_error_and_leaves_nothing(
@@ -62,6 +63,7 @@ def test_an_impossible_request_is_one_clear_error_and_leaves_nothing(
     user.write("closed", user.kubeconfig.read_text().replace(":6443", ":1"))
     user.write("breaks.yaml", "kind: Job\nspec: {completionz: 3}\n")
     user.write("invalid.yaml", "kind: Job\nspec: {parallelism: -1}\n")
+    user.write("labels.yaml", "kind: Job\nmetadata: {labels: {a: [b]}}\n")
     real = {"STRANGER": str(user.kube.stranger()), "EXPIRED": str(user.kube.expired())}
 
     done = user("k8s", "--detach", *(real.get(option, option) for option in options), "x.py")

@@ -73,7 +73,7 @@ def _patched(item: Manifest, patch: Manifest, path: str) -> Manifest:
     meta = found.get("metadata")
     labels = meta.get("labels") if isinstance(meta, dict) else None
     kept = isinstance(meta, dict) and all(meta.get(key) == item["metadata"].get(key) for key in _OURS)
-    if not kept or not isinstance(labels, dict) or item["metadata"]["labels"].items() - labels.items():
+    if not kept or not isinstance(labels, dict) or {**labels, **item["metadata"]["labels"]} != labels:
         raise SpecError(
             f"patch {path!r} changes the name, namespace or labels of the {item['kind']}",
             hint="the run is found by them; --namespace and --label set or add them",
