@@ -156,6 +156,25 @@ def test_a_lost_answer_creates_no_second_object(user: User, lost: str) -> None:
     assert counts - Counter(configmaps=9) == Counter(jobs=1, pods=2, services=1, secrets=1, networkpolicies=1)
 
 
+@pytest.mark.parametrize(
+    ("how", "lost"),
+    [
+        ("--detach", "/selfsubjectrulesreviews"),
+        ("--detach", "/selfsubjectaccessreviews"),
+        ("--dry-run=server", "/jobs"),
+    ],
+)
+def test_a_question_whose_answer_is_lost_is_asked_again(user: User, proxy: Proxy, how: str, lost: str) -> None:
+    """About rights, and whether an object would be taken: it changes nothing."""
+    proxy.swallow = lost
+    proxy.hidden = "/selfsubjectrulesreviews" if "access" in lost else ""
+    account = replace(user, kubeconfig=user.write("proxy.kubeconfig", proxy.kubeconfig()))
+
+    done = account("k8s", how, "x.py")
+
+    assert (done.exit_code, proxy.swallow) == (0, ""), done.stderr
+
+
 def test_an_attempt_of_which_an_answer_is_lost_is_started(user: User) -> None:
     """The former one is deleted by then."""
     account = with_the_role(user)

@@ -34,6 +34,9 @@ PASSING = (408, 429, 500, 502, 503, 504)
 CONFLICT = "Conflict"
 """The reason if something that the request changes, as a quota, was changed at the same time: it has no effect."""
 
+_REVIEWS = "reviews"
+"""The end of the paths of questions about rights, which change nothing."""
+
 _FORBIDDEN = re.compile(r'User "([^"]*)" cannot (\S+) resource "([^"]*)"')
 _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 _PAGE, _PAGE_OF_PODS = 100, 500
@@ -101,6 +104,7 @@ class Cluster:
         accept: str = "",
     ) -> dict[str, Any]:
         """Send one request, with retries where they are safe. Raises `ApiError` or `UnreachableError`."""
+        once = method == "POST" and not path.endswith(_REVIEWS) and "dryRun" not in (query or {})
         pause, limit = 0.2, time.monotonic() + (_RETRIES_S if self.tunnel else _ANSWER_S * _TRIES)
         for last in range(_TRIES - 1, -1, -1):
             try:
@@ -108,11 +112,11 @@ class Cluster:
                 value: dict[str, Any] = json.loads(response.data or b"{}")
             except ApiError as error:
                 again = error.status in PASSING or (method == "PATCH" and error.reason == CONFLICT)
-                if not last or not again or method == "POST":
+                if not last or not again or once:
                     raise
             except (UnreachableError, ValueError) as error:
                 why: LaunchError | None = getattr(error, "why", None)
-                if not last or method == "POST" or why or time.monotonic() > limit:
+                if not last or once or why or time.monotonic() > limit:
                     raise UnreachableError(str(error), why) from error
             else:
                 return value
