@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CONNECT_S = 10.0
+_PIECE_BYTES = 1 << 14
+"""Requests are sent in pieces, each within `_CONNECT_S`: urllib3 would apply that limit to a whole body."""
+
 _ANSWER_S = 60.0
 _TRIES = 4
 _RETRIES_S = 5.0
@@ -161,10 +164,12 @@ class Cluster:
         import urllib3
 
         own = {"Accept": accept, "User-Agent": "distlaunch"}
-        data = None
+        pieces = None
         if body is not None:
-            data, own["Content-Type"] = json.dumps(body).encode(), content
-        how = {"body": data, "timeout": urllib3.Timeout(connect=_CONNECT_S, read=answer_s)}
+            data = json.dumps(body).encode()
+            pieces = [data[at : at + _PIECE_BYTES] for at in range(0, len(data), _PIECE_BYTES)]
+            own |= {"Content-Type": content, "Content-Length": str(len(data))}
+        how = {"body": pieces, "timeout": urllib3.Timeout(connect=_CONNECT_S, read=answer_s)}
         where = path + ("?" + urlencode(query) if query else "")
         headers = lambda: {**own, **self._credentials()}  # noqa: E731
         try:
