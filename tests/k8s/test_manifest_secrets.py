@@ -79,13 +79,17 @@ def test_secrets_are_referred_to_and_never_rendered(distlaunch: Cli) -> None:
 def test_urls_to_notify_are_in_a_secret_and_never_printed(distlaunch: Cli, tmp_path: Path) -> None:
     distlaunch.write("x.py", "")
     how = ("--image", "i", "--no-snapshot", "--notify", "https://example.org/t0k3n", "x.py")
-    printed = distlaunch("k8s", "--dry-run", "--output", "json", *how)
+    printed = distlaunch("k8s", "--dry-run", *how)
+    listed = distlaunch("k8s", "--dry-run", "--output", "json", *how)
     written = distlaunch("k8s", "--render-to", str(tmp_path / "out"), *how)
 
-    assert (printed.exit_code, written.exit_code) == (0, 0), printed.stderr + written.stderr
-    assert "t0k3n" not in printed.stdout + printed.stderr + written.stdout + written.stderr
+    assert [done.exit_code for done in (printed, listed, written)] == [0, 0, 0], printed.stderr + written.stderr
+    assert not any("t0k3n" in done.stdout + done.stderr for done in (printed, listed, written))
+    without = "# It sends no notices, as no output contains their receivers: the file of --render-to has them\n"
+    assert without in printed.stdout
     file = tmp_path / "out/run.yaml"
     assert file.stat().st_mode & 0o777 == 0o600
+    assert without not in file.read_text()
     made = documents(file.read_text())
     secret = one(made, "Secret")
     assert json.loads(secret["stringData"]["notify"])["urls"] == ["https://example.org/t0k3n"]
