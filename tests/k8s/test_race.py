@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from testbed.running import Running
-from tests.k8s.conftest import LABEL
+from tests.k8s.conftest import KINDS, LABEL
 from tests.k8s.scripts import MEET
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def two(pods: User) -> User:
     """A user whose settings name two clusters, of which one has no room."""
     common: dict[str, object] = {
         "backend": "k8s", "kubeconfig": str(pods.kubeconfig), "namespace": pods.namespace, "image": pods.image,
-        "gpus_per_node": 0,
+        "gpus_per_node": 0, "label": ["team=a"], "annotation": ["cost=b"],
     }  # fmt: skip
     text = ""
     for name, values in {"full": {**common, "cpu": "1000"}, "free": common}.items():
@@ -76,6 +76,8 @@ def test_a_pod_that_is_started_again_has_the_claim_though_no_launcher_lives(two:
     state = two("status", "last", "--output", "json", env=NO_CLUSTER).json["result"]
     name = next(each["run"] for each in state["race"]["tries"] if each["cluster"] == "free")
     (pod,) = two.pods(name)
+    claim = two.kube.api.get(f"{KINDS['configmaps'].format(two.namespace)}/{name}-granted")["metadata"]
+    assert (claim["labels"]["team"], claim["labels"][LABEL], claim["annotations"]) == ("a", name, {"cost": "b"})
 
     two.kube.api.delete(f"/api/v1/namespaces/{two.namespace}/pods/{pod['metadata']['name']}")
     two.kube.wait_pods(

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.k8s import proxy as proxies
-from tests.k8s.conftest import KINDS
+from tests.k8s.conftest import KINDS, LABEL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +33,19 @@ def test_a_submission_that_is_refused_half_way_leaves_nothing(user: User, resour
     assert done.exit_code == 2, done.stderr
     assert f"exceeded quota: quota, requested: {resource}=1" in done.stderr
     user.wait_nothing_left()
+
+
+def test_every_object_has_the_labels_and_annotations_of_the_user(user: User) -> None:
+    """A policy of the namespace may ask for them."""
+    given = ("--label", "team=a", "--annotation", "cost=b")
+    run = user.detached("--nodes", "2", "--secret", "TOKEN", *given, "x.py", env={"TOKEN": "1"})
+    user.wait_pods(run, 2)
+
+    for kind, path in KINDS.items():
+        listed = user.kube.api.get(path.format(user.namespace), labelSelector=f"{LABEL}={run}")["items"]
+        words = [(item["metadata"]["labels"]["team"], item["metadata"]["annotations"]["cost"]) for item in listed]
+        assert words, kind
+        assert set(words) == {("a", "b")}, kind
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,15 @@ NOTE = "distlaunch/about"
 ATTEMPT = "distlaunch/attempt"
 """Annotation of what `requeue` has created: the number of the attempt, and which command has created it."""
 
+ADDED = (
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "kueue.x-k8s.io/",
+    "batch.kubernetes.io/",
+    "controller-uid",
+    "job-name",
+)
+"""Labels and annotations that a cluster adds."""
+
 _COMMAND_BYTES = 64 * 1024
 """An object's annotations may have 256 KiB."""
 

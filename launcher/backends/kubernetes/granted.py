@@ -6,12 +6,12 @@ Pods mount it if it exists. Once the launcher has granted the claim, it need not
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.agent.outputs.signs import GRANTED
 from launcher.backends._outputs import RemoteOutputs
-from launcher.backends.kubernetes import api, objects
+from launcher.backends.kubernetes import about, api, objects
 from launcher.backends.kubernetes.pod import RUN_LABEL, granted_name
 from launcher.system import storage
 
@@ -58,13 +58,15 @@ class PodOutputs(RemoteOutputs):
 
     def _keep(self) -> None:
         kind, name = objects.KINDS[self._handle["kind"]], granted_name(self._handle["name"])
+        found = self._cluster.find(f"{kind.path.format(self._cluster.namespace)}/{self._handle['name']}") or {}
+        meta = {each: _of_user(found, each) for each in ("labels", "annotations")}
+        meta["labels"][RUN_LABEL] = self._handle["run"]
         owner = {
             "apiVersion": kind.api_version, "kind": kind.kind,
             "metadata": {"name": self._handle["name"], "uid": self._handle["uid"]},
         }  # fmt: skip
         made = {
-            "apiVersion": "v1", **_KIND, "immutable": True, "data": {GRANTED: ""},
-            "metadata": {"name": name, "labels": {RUN_LABEL: self._handle["run"]}},
+            "apiVersion": "v1", **_KIND, "immutable": True, "data": {GRANTED: ""}, "metadata": {"name": name, **meta},
         }  # fmt: skip
         try:
             path = objects.path_of(made, self._cluster.namespace)
@@ -72,3 +74,9 @@ class PodOutputs(RemoteOutputs):
         except api.ApiError as error:
             if error.reason != "AlreadyExists":
                 raise
+
+
+def _of_user(found: dict[str, Any], field: str) -> dict[str, str]:
+    """The labels or annotations that the user has given to all objects of a run, as one of them has them."""
+    words = found.get("metadata", {}).get(field) or {}
+    return {name: text for name, text in words.items() if not name.startswith(("distlaunch/", *about.ADDED))}

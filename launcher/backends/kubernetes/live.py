@@ -26,15 +26,6 @@ _BESIDE = {
     "NetworkPolicy": ("networking.k8s.io/v1", "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies"),
 }
 _KUEUE = "kueue.x-k8s.io/"
-_ADDED = (
-    "kubectl.kubernetes.io/last-applied-configuration",
-    _KUEUE,
-    "batch.kubernetes.io/",
-    "controller-uid",
-    "job-name",
-)
-"""Labels and annotations that a cluster adds."""
-
 _OURS = (QUEUE_LABEL, GROUP_LABEL, GROUP_COUNT)
 
 
@@ -177,5 +168,7 @@ def _words(meta: Object) -> dict[str, Any]:
     found = {}
     for kind in ("labels", "annotations"):
         if words := meta.get(kind):
-            found[kind] = {name: text for name, text in words.items() if name in _OURS or not name.startswith(_ADDED)}
+            found[kind] = {
+                name: text for name, text in words.items() if name in _OURS or not name.startswith(about.ADDED)
+            }
     return found

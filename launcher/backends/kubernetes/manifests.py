@@ -62,7 +62,9 @@ def text(plan: KubernetesPlan, opts: KubernetesOptions, key: Sequence[Manifest] 
         made = f"{_key_by_hand(plan, owner)} | {kubectl} create -f -"
         head.append(f"# First, as no output contains the key with which its nodes authenticate: {made}")
         if plan.job.notify:
-            head.append("# It sends no notices, as no output contains their receivers: the file of --render-to has them")
+            head.append(
+                "# It sends no notices, as no output contains their receivers: the file of --render-to has them"
+            )
     then = _own_by_hand(kubectl, plan, owner)
     head.append(f"# Then, so that all objects are deleted with the owner, also after its time to live: {then}")
     return "\n".join(head) + "\n---\n" + "---\n".join(texts)

@@ -177,9 +177,13 @@ def key_secret(name: str, run: str, opts: KubernetesOptions, key: str, job: Job)
             f"and at most {_FUNCTION_BYTES / 1e6:.0f} MB fit into a Secret",
             hint="have the function read what is large from a file in the working directory, or from a volume",
         )
-    meta = _meta(pod.key_name(name), run, opts)
+    return secret(pod.key_name(name), run, opts, {"stringData": {KEY_FILE: key, **secret_texts(job)}})
+
+
+def secret(name: str, run: str, opts: KubernetesOptions, content: Mapping[str, Any]) -> Manifest:
+    """An immutable Secret."""
     head = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "immutable": True}
-    return {**head, "metadata": meta, "stringData": {KEY_FILE: key, **secret_texts(job)}}
+    return {**head, "metadata": _meta(name, run, opts), **content}
 
 
 def config_map(name: str, run: str, opts: KubernetesOptions, content: Mapping[str, Any]) -> Manifest:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from launcher import output
 from launcher.backends._writing import new_key
 from launcher.backends.kubernetes import about, api, objects, queues, rights, suspension, ttl, unused_gpus
-from launcher.backends.kubernetes.pod import QUEUE_LABEL, RUN_LABEL, labels
+from launcher.backends.kubernetes.pod import QUEUE_LABEL, RUN_LABEL
 from launcher.errors import BackendUnavailableError, RequestError
 
 if TYPE_CHECKING:
@@ -188,15 +188,7 @@ def secrets(opts: KubernetesOptions, plan: KubernetesPlan) -> Iterator[Manifest]
         yield objects.key_secret(plan.inputs, plan.run_dir.name, opts, new_key(), plan.job)
     if plan.secrets:
         data = {name: base64.b64encode(os.environb[name.encode()]).decode() for name in plan.secrets}
-        meta: dict[str, Any] = {"name": plan.inputs, "labels": labels(plan.run_dir.name, opts)}
-        yield {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "type": "Opaque",
-            "immutable": True,
-            "metadata": meta,
-            "data": data,
-        }
+        yield objects.secret(plan.inputs, plan.run_dir.name, opts, {"data": data})
 
 
 def find(cluster: Cluster, handle: KubernetesHandle, path: str = "") -> Manifest | None:
