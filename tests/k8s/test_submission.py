@@ -48,6 +48,16 @@ def test_every_object_has_the_labels_and_annotations_of_the_user(user: User) -> 
         assert set(words) == {("a", "b")}, kind
 
 
+def test_a_refused_network_policy_is_reported_in_the_words_of_the_api_server(user: User) -> None:
+    user.kube.quota(user.namespace, **{"count/networkpolicies.networking.k8s.io": "0"})
+
+    done = user("k8s", "--detach", "--nodes", "2", "x.py")
+
+    assert done.exit_code == 0, done.stderr
+    assert "without a NetworkPolicy, which is refused: " in done.stderr
+    assert "exceeded quota: quota, requested: count/networkpolicies.networking.k8s.io=1" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "exit_code", "words"),
     [

@@ -40,7 +40,9 @@ CONFLICT = "Conflict"
 _REVIEWS = "reviews"
 """The end of the paths of questions about rights, which change nothing."""
 
-_FORBIDDEN = re.compile(r'User "([^"]*)" cannot (\S+) resource "([^"]*)"')
+FORBIDDEN = re.compile(r'User "([^"]*)" cannot (\S+) resource "([^"]*)"')
+"""A missing right; other refusals with that status are those of quotas and webhooks."""
+
 _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 _PAGE, _PAGE_OF_PODS = 100, 500
 """How many objects are listed at once; of pods, as many as kubectl lists."""
@@ -237,7 +239,7 @@ def explained(error: Exception, cluster: Cluster, doing: str) -> LaunchError:
     if isinstance(error, UnreachableError):
         return error.why or _unreached(error, cluster, where)
     assert isinstance(error, ApiError)
-    refused = _FORBIDDEN.search(error.message)
+    refused = FORBIDDEN.search(error.message)
     if error.status == 401 or (refused and refused[1] == "system:anonymous"):
         return BackendUnavailableError(
             f"the API server does not accept the credentials of {where}: they are wrong, or have expired",

@@ -176,9 +176,12 @@ def _check_needed(item: Manifest, error: api.ApiError) -> None:
     """Raise the error again, unless the run can do without the object; then warn."""
     if item["kind"] != "NetworkPolicy" or error.status != 403:
         raise error
+    why = (
+        "you are not allowed to create here" if api.FORBIDDEN.search(error.message) else f"is refused: {error.message}"
+    )
     output.warn(
-        "the run continues without a NetworkPolicy, which you are not allowed to create here: everything else in "
-        "the cluster's network reaches the ports of its pods (--no-network-policy asks for none)"
+        f"the run continues without a NetworkPolicy, which {why}: everything else in the cluster's network reaches the "
+        "ports of its pods (--no-network-policy asks for none)"
     )
 
 
