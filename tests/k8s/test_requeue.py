@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.k8s.conftest import KINDS, LABEL
+from tests.k8s.conftest import KINDS, LABEL, stopped_often
 from tests.k8s.scripts import WAITS
 
 if TYPE_CHECKING:
@@ -113,6 +113,21 @@ def test_a_run_that_runs_is_stopped_by_the_contract_and_its_followers_stay(pods:
     assert "after preemption, attempt 1" in done.stderr
     state = pods.state(run.run)
     assert (state["state"], state["attempt"]) == ("success", 1)
+
+
+def test_a_run_that_was_stopped_often_is_started_again_once_its_pods_have_ended(pods: User) -> None:
+    """Kubernetes keeps pods that have ended until it makes their successors: after five stops, 320 s."""
+    pods.write("waits.py", WAITS)
+    run = pods.detached("--nodes", "2", "--grace", "1s", "waits.py")
+    pods.wait_printed(run, "ready", 2)
+    stopped_often(pods, run)
+
+    asked = pods("requeue", run)
+
+    assert asked.exit_code == 0, asked.stderr
+    assert asked.stdout.startswith(f"{run}: attempt 1"), asked.stdout
+    assert [pod["status"]["phase"] for pod in pods.pods(run)] == ["Failed"] * 2
+    assert pods("cancel", run).exit_code == 0
 
 
 def test_a_run_that_another_machine_has_started_again_is_cancelled_from_here(pods: User) -> None:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 
 _INDEX_LABELS = (NODE_LABEL, "batch.kubernetes.io/job-completion-index")
+OVER = ("Succeeded", "Failed")
+"""The phases in which no container of a pod runs any more."""
+
 _LOST_S = 20.0  # beyond the deadline of a pod's deletion
 _USED = ("phase", "reason", "message", "startTime")
 _USED_OF_CONDITIONS = ("type", "status", "reason", "message")
@@ -79,7 +82,7 @@ class Pod:
     @property
     def ended(self) -> bool:
         """Whether our container no longer runs; a sidecar may run forever."""
-        return self.phase in ("Succeeded", "Failed") or self.terminated is not None
+        return self.phase in OVER or self.terminated is not None
 
     @property
     def disrupted(self) -> bool:

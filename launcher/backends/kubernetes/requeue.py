@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 _DOING = "to start the run again"
 _COUNTS = ("batch.kubernetes.io/job-index-ignored-failure-count", "batch.kubernetes.io/job-index-failure-count")
-_END_MORE_S = 60.0
-"""How long pods may exist beyond their grace time."""
+_END_MORE_S, _END_EACH_S = 60.0, 0.1
+"""How long pods may exist beyond their grace time, and how much longer for each: controllers end ten a second."""
 
-_POLL_S, _REMIND_S = 0.5, 5.0
+_POLL_S, _POLL_EACH_S, _REMIND_S = 0.5, 0.001, 5.0
 _LOGS_S = 15.0
 """How long to wait for the last lines of pods that have ended."""
 
@@ -190,7 +190,7 @@ class _Former:
         return sent
 
     def _end(self, stop: Callable[[], None], only: set[str] | None = None) -> None:
-        """Call `stop`, and wait until no pod is left, or none of `only`; until then, their output is fetched."""
+        """Call `stop`, and wait until no pod is left, or none of `only` runs; until then, their output is fetched."""
         if self._owner is None and not self._items:
             return
         logs = PodLogs(self._run_dir, self._handle, lambda: self._cluster)
@@ -227,9 +227,9 @@ class _Former:
         """Wait for their end. Raises `CommandError` if they take longer than their grace time allows."""
         known = self._items
         graces = [item["spec"].get("terminationGracePeriodSeconds") or 0 for item in known]
-        limit_s = max(graces, default=0) + _END_MORE_S
+        limit_s = max(graces, default=0) + _END_MORE_S + _END_EACH_S * len(known)
         limit, told, remind_at = time.monotonic() + limit_s, False, time.monotonic() + _REMIND_S
-        while left := [item for item in self._listed() if only is None or item["metadata"]["uid"] in only]:
+        while left := [item for item in self._listed() if only is None or _runs_of(only, item)]:
             if time.monotonic() > limit:
                 names = ", ".join(item["metadata"]["name"] for item in left[:5])
                 hint = f"distlaunch cancel --force {self._handle['run']}, then requeue it"
@@ -243,11 +243,16 @@ class _Former:
                 remind_at = time.monotonic() + _REMIND_S
                 with contextlib.suppress(api.ApiError):
                     self._delete_named(kept_names)
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S + _POLL_EACH_S * len(known))
 
     def _lacks(self, logs: PodLogs) -> bool:
         """Whether lines of the pods that have ended are not here yet."""
         return any(pod.has_log and logs.awaits(pod.node, pod) for known in self._pods() for pod in known)
+
+
+def _runs_of(pods: set[str], item: Object) -> bool:
+    """Whether it is one of these pods, and may run: a Job keeps one that has ended until it makes its successor."""
+    return item["metadata"]["uid"] in pods and (item.get("status") or {}).get("phase") not in pod_status.OVER
 
 
 def _restarts_of(item: Object) -> int:
