@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.backends.kubernetes import access, connecting, pod_status
-from launcher.backends.kubernetes.api import ApiError
+from launcher.backends.kubernetes import access, connecting, pod_exec, pod_status
+from launcher.backends.kubernetes.api import ApiError, UnreachableError
 from launcher.backends.kubernetes.pod import NODE_LABEL
 
 if TYPE_CHECKING:
@@ -101,7 +101,11 @@ def test_a_token_that_was_replaced_is_read_again_once_it_is_refused(
         assert cluster.call("POST", "/x", {}) == {}
         with cluster.open("/x", {}, silent_s=5) as response:
             assert response.status == 200
-    assert len(server.headers) == 6
+        server.token = "third"
+        (tmp_path / "token").write_text("third")
+        with pytest.raises(UnreachableError, match="pod p: "):  # it starts no program
+            pod_exec.execute(cluster, "p", "node", ["true"])
+    assert [headers["Authorization"] for headers in server.headers[6:]] == ["Bearer second", "Bearer third"]
 
 
 def test_what_was_read_a_moment_ago_is_not_read_again(tmp_path: Path) -> None:

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.backends.kubernetes import connecting
+from launcher.backends.kubernetes import connecting, pod_exec
 from launcher.backends.kubernetes.api import UnreachableError
 from launcher.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from launcher.backends.kubernetes.api import Cluster
 
 
 def kubeconfig(directory: Path, server: str, proxy: str) -> str:
@@ -50,13 +53,23 @@ def socks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
     return asked
 
 
+def request(cluster: Cluster) -> None:
+    cluster.call("POST", "/x", {})
+
+
+def program(cluster: Cluster) -> None:
+    """One in a pod, over a websocket."""
+    pod_exec.execute(cluster, "x", "node", ["true"])
+
+
+@pytest.mark.parametrize("ask", [request, program])
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_a_socks_proxy_is_asked_for_the_api_server_by_its_name(
-    tmp_path: Path, socks: list[tuple[Any, dict[str, Any]]], scheme: str
+    tmp_path: Path, socks: list[tuple[Any, dict[str, Any]]], scheme: str, ask: Callable[[Cluster], None]
 ) -> None:
     path = kubeconfig(tmp_path, f"{scheme}://api.inside:6443", "socks5://127.0.0.1:1080")
     with pytest.raises(UnreachableError, match="the proxy is away"):
-        connecting.connect(path, "", "").call("POST", "/x", {})
+        ask(connecting.connect(path, "", ""))
 
     ((place, how),) = socks
     assert (place, how["proxy_addr"], how["proxy_port"]) == (("api.inside", 6443), "127.0.0.1", 1080)
@@ -74,7 +87,8 @@ def test_without_the_package_for_it_the_error_says_what_to_install(
     assert raised.value.hint == "pip install PySocks"
 
 
-def test_a_proxy_receives_the_password_of_its_url(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ask", [request, program])
+def test_a_proxy_receives_the_password_of_its_url(tmp_path: Path, ask: Callable[[Cluster], None]) -> None:
     received: list[bytes] = []
 
     def answer(listening: socket.socket) -> None:
@@ -89,7 +103,7 @@ def test_a_proxy_receives_the_password_of_its_url(tmp_path: Path) -> None:
         proxy = f"http://me:s%40cret@127.0.0.1:{listening.getsockname()[1]}"
         cluster = connecting.connect(kubeconfig(tmp_path, "https://api.inside:6443", proxy), "", "")
         with pytest.raises(UnreachableError):
-            cluster.call("POST", "/x", {})
+            ask(cluster)
         thread.join()
 
     head, *lines = received[0].decode().splitlines()

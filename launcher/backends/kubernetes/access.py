@@ -44,7 +44,7 @@ class Access:
             pool, own, asked = self.pool, headers(), time.time()
             response = pool.request(method, self.configuration.host + where, headers=own, **how)
             self._compare(response.headers.get("Date", ""), asked)
-            if last or response.status != 401 or not self._renew(pool):
+            if last or response.status != 401 or not self.renew(pool):
                 break
             response.drain_conn()
         return response
@@ -58,7 +58,7 @@ class Access:
         least, most = asked - there, time.time() - there
         self.ahead_s = least if least > _PRECISE_S else most if most < -_PRECISE_S else 0.0
 
-    def _renew(self, refused: Any) -> bool:
+    def renew(self, refused: Any) -> bool:
         """Read the credentials again, as those of the pool `refused` are; whether there are others now."""
         with self._lock:
             if self.pool is not refused:

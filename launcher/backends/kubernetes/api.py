@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
@@ -174,35 +175,35 @@ class Cluster:
         how = {"body": pieces, "timeout": urllib3.Timeout(connect=_CONNECT_S, read=answer_s)}
         where = path + ("?" + urlencode(query) if query else "")
         headers = lambda: {**own, **self._credentials()}  # noqa: E731
-        try:
+        with self._errors():
             response = self.access.request(method, where, headers, preload_content=not stream, **how)
             if response.status >= 300:
-                raise _api_error(response.status, response.data)
-        except LaunchError as error:
-            raise UnreachableError(error.message, error) from error
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise UnreachableError(f"{self.configuration.host}: {login.plain(error)}") from error
+                raise api_error(response.status, response.data)
         if method != "GET":
             self._warn(response.headers.getlist("Warning"))
         return response
 
     def dialled(self, path: str, query: Mapping[str, Any]) -> tuple[str, list[str], socket.socket]:
-        """A connection through the login node for a websocket, with its URL and headers. Raises `UnreachableError`."""
-        assert self.tunnel
-        host, _ = library.place(self.configuration.host)
-        try:
-            sock = self.tunnel.dial(_CONNECT_S)
-        except LaunchError as error:
-            raise UnreachableError(error.message, error) from error
-        if self.configuration.host.startswith("https:"):
-            context = self.access.pool.connection_pool_kw["ssl_context"]
-            try:
-                sock = context.wrap_socket(sock, server_hostname=self.configuration.tls_server_name or host)
-            except OSError as error:
-                sock.close()
-                raise UnreachableError(f"{self.configuration.host}: {login.plain(error)}") from error
+        """A connection for a websocket, made as requests make theirs, with its URL and headers.
+
+        Raises `UnreachableError`.
+        """
+        with self._errors():
+            sock = library.dial(self.access.pool, self.configuration.host, _CONNECT_S)
         url = "ws" + self.configuration.host.removeprefix("http") + path + "?" + urlencode(query, doseq=True)
         return url, [f"{name}: {value}" for name, value in self._credentials().items()], sock
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise errors of connections as `UnreachableError`."""
+        import urllib3
+
+        try:
+            yield
+        except LaunchError as error:
+            raise UnreachableError(error.message, error) from error
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise UnreachableError(f"{self.configuration.host}: {login.plain(error)}") from error
 
     def _warn(self, headers: list[str]) -> None:
         """Show the API server's warnings about what it accepts, each one once."""
@@ -290,7 +291,8 @@ def blocks(response: Any, *, cut: bool = False) -> Iterator[list[bytes]]:
         yield [rest]
 
 
-def _api_error(status: int, data: bytes) -> ApiError:
+def api_error(status: int, data: bytes) -> ApiError:
+    """The error of an answer with this body."""
     try:
         told = json.loads(data)
         return ApiError(status, str(told["message"]), str(told.get("reason", "")))

@@ -1,6 +1,6 @@
 """The connection to the API server, from a kubeconfig or a pod's account, also through a login node.
 
-Only this module, `api`, `library`, `kubeconfig` and `pod_exec` know the client library. It does the hard parts:
+Only this module, `api`, `library` and `kubeconfig` know the client library. It does the hard parts:
 kubeconfig files with contexts, certificates and login plugins.
 """
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from launcher.agent.named_tuple import NamedTuple
+from launcher.agent.store.interface import watch_host
 from launcher.system import listener
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ _PROCESSES = "multiprocessing"
 
 _BUFFER_BYTES = 512
 """Of what a connection has received; http.client's buffers have 8 kB."""
+
+_DEAD_S = 60.0
+"""A host whose kernel answers nothing for this long ends a connection that we wait for."""
 
 _M_MMAP_THRESHOLD, _MAPPED_BYTES = -3, 16 << 10
 """The parameter's number in <malloc.h>, and its value."""
@@ -159,6 +163,23 @@ def keep_small(pools: Any, dial: Callable[[float], socket.socket] | None = None)
     _share_context(pools.connection_pool_kw)
     if not listener.listens():  # this process is a command: what follows holds for all that a process allocates
         _return_buffers()
+
+
+def dial(pools: Any, url: str, timeout_s: float) -> socket.socket:
+    """A connection of its own to that server, as these pools make theirs: by their proxy, with their certificates."""
+    connections = pools.connection_from_url(url)
+    made = connections._new_conn()
+    made.timeout = timeout_s
+    if connections.proxy is None:
+        made.connect()
+    elif url.startswith("https:"):
+        connections._prepare_proxy(made)
+    else:
+        made.set_tunnel(*place(url), headers=connections.proxy_headers)
+        made.connect()
+    watch_host(made.sock, _DEAD_S)
+    found: socket.socket = made.sock
+    return found
 
 
 def _share_context(settings: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from launcher.backends.kubernetes.api import ApiError, UnreachableError
+from launcher.backends.kubernetes.api import ApiError, UnreachableError, api_error
 from launcher.errors import CommandError
 from launcher.system import pipes
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from launcher.backends.kubernetes.api import Cluster
 
 _ANSWER_S = 60.0
+"""How long the API server may take to start a program, and then that program to end."""
+
 _ENDS_S = 2.0
 _ALIVE_S = 25.0
 """How often something is sent: proxies between us and the cluster close silent connections."""
@@ -73,32 +75,28 @@ def bridge(cluster: Cluster, pod: str, container: str, command: list[str]) -> pi
 
 def _exec(cluster: Cluster, pod: str, container: str, command: list[str], *, stdin: bool) -> Any:
     """A websocket to a program that has started in the pod."""
-    from kubernetes.client import ApiClient, ApiException, CoreV1Api
-    from kubernetes.stream import stream
-
     how = {"container": container, "command": command, "stdin": stdin, "stdout": True, "stderr": True, "tty": False}
+    query = {name: str(value).lower() if isinstance(value, bool) else value for name, value in how.items()}
+    known = cluster.access.pool
     try:
-        if cluster.tunnel:
-            return _tunnelled(cluster, pod, how)
-        core = CoreV1Api(ApiClient(cluster.configuration))
-        call = core.connect_get_namespaced_pod_exec
-        return stream(call, pod, cluster.namespace, _preload_content=False, **how).sock
-    except ApiException as error:
-        raise _refused(pod, str(error.reason or "") + str(error.body or ""), error.status) from error
+        return _connected(cluster, pod, query)
+    except ApiError as error:
+        if error.status != 401 or not cluster.access.renew(known):
+            raise
+    return _connected(cluster, pod, query)
 
 
-def _tunnelled(cluster: Cluster, pod: str, how: Mapping[str, Any]) -> Any:
-    """The same, over the way through the login node: the library connects to the server's own address only."""
+def _connected(cluster: Cluster, pod: str, query: Mapping[str, Any]) -> Any:
     from websocket import WebSocket, WebSocketBadStatusException
 
-    query = {name: str(value).lower() if isinstance(value, bool) else value for name, value in how.items()}
     url, headers, sock = cluster.dialled(f"/api/v1/namespaces/{cluster.namespace}/pods/{pod}/exec", query)
+    sock.settimeout(_ANSWER_S)
     websocket: Any = WebSocket()
     try:
         websocket.connect(url, socket=sock, header=[*headers, f"sec-websocket-protocol: {_PROTOCOLS}"])
     except WebSocketBadStatusException as error:
         sock.close()
-        raise _refused(pod, str(error), error.status_code) from error
+        raise _refused(pod, api_error(error.status_code, error.resp_body or b"")) from error
     except Exception as error:
         sock.close()
         raise UnreachableError(f"pod {pod}: {error}") from error
@@ -106,10 +104,14 @@ def _tunnelled(cluster: Cluster, pod: str, how: Mapping[str, Any]) -> Any:
     return websocket
 
 
-def _refused(pod: str, said: str, status: int | None) -> ApiError | UnreachableError:
-    if said.startswith("Handshake status 403 ") or status == 403:
-        return ApiError(403, f'User "you" cannot create resource "pods/exec": {said}')
-    return UnreachableError(f"pod {pod}: {said}")
+def _refused(pod: str, error: ApiError) -> ApiError | UnreachableError:
+    """The error of a request that was answered: the pod's, unless the credentials or a right are at fault."""
+    if error.status == 401:
+        return error
+    if error.status == 403:
+        return ApiError(403, f'User "you" cannot create resource "pods/exec": {error.message}')
+    why = f"pod {pod}: {error.message}"
+    return UnreachableError(why, CommandError(why))
 
 
 class PodBridge(pipes.Bridge):
