@@ -11,6 +11,7 @@ import pytest
 
 from tests.command import Cli
 from tests.k8s.scripts import WAITS
+from tests.k8s.test_beside import BESIDE, FOREVER, patch
 from tests.k8s.test_disruptions import agent_of, name_of
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ if os.environ.get("DISTLAUNCH_ATTEMPT"):
 print("ready", flush=True)
 signal.pause()
 """
+
+IN_POD = BESIDE.replace("kind: Job\nspec:\n  template:\n    spec:\n", "kind: Pod\nspec:\n").replace("      ", "  ")
 
 
 @dataclass(frozen=True)
@@ -173,6 +176,24 @@ def test_a_run_whose_agent_is_killed_or_whose_pod_is_deleted_starts_again(large:
         assert done.exit_code == 0, done.stderr
         assert "attempt 1" in done.stderr
         assert large.state(run.run)["state"] == "success"
+
+
+def test_pods_that_a_second_container_holds_start_again_and_end_though_their_logs_are_not_read(large: User) -> None:
+    large.write("waits.py", WAITS)
+    large.write("prints.py", "print('done')\n")
+    beside = patch(large, "forever.yaml", FOREVER)
+    bare = patch(large, "bare.yaml", FOREVER, IN_POD)
+    again = large.follow("--nodes", "2", "--rdzv-timeout", "60s", *beside, "waits.py")
+    ends = large.follow("--kind", "pods", "--nodes", "2", *bare, "prints.py")
+    again.until("ready")
+
+    large.kube.delete_pod(large.namespace, name_of(large, again.run, 0))
+
+    done, ended = again.result(), ends.result()
+    assert (done.exit_code, ended.exit_code) == (0, 0), done.stderr + ended.stderr
+    assert "attempt 1" in done.stderr
+    assert streams(large, ends.run) == ["0"]
+    assert all("deletionTimestamp" in pod["metadata"] for pod in large.pods(ends.run)), "none holds its host"
 
 
 def test_what_needs_the_logs_of_other_nodes_reads_them(large: User) -> None:

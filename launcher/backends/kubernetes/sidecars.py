@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.backends.kubernetes import api, pod_status, refused
-from launcher.system import storage
+from launcher.backends.kubernetes.logs import is_stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from launcher.backends.kubernetes.api import Cluster
+    from launcher.backends.kubernetes.demand import Demand
     from launcher.backends.kubernetes.pod_status import Pod
 
 _PATIENCE_S = 5.0
@@ -26,20 +27,21 @@ _LIMIT_S = 20.0
 class Beside:
     """The sidecars of one run."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, demand: Demand) -> None:
+        """`demand`: the nodes whose logs are read, into their directories in this one."""
+        self._directory, self._demand = directory, demand
         self._refused = False
 
     def end(self, cluster: Cluster, pods: Iterable[Sequence[Pod]]) -> None:
-        """Delete pods whose own container has exited while a sidecar runs, once their log is complete.
+        """Delete pods whose own container has exited while a sidecar runs, once their log is complete, if it is read.
 
         Until then Kubernetes considers the pod running: it neither restarts it nor ends the run. A refusal is reported
         once, does not affect the logs, and is retried on the next call.
         """
         path = f"/api/v1/namespaces/{cluster.namespace}/pods"
         for pod in _held(pods):
-            notes = storage.read_json(self._directory / "nodes" / str(pod.node) / "log.json") or {}
-            if pod.uid not in (notes.get("complete") or ()) or cluster.now() - _ended_at(pod) <= _PATIENCE_S:
+            awaited = pod.node in self._demand and not is_stored(self._directory / str(pod.node), pod)
+            if awaited or cluster.now() - _ended_at(pod) <= _PATIENCE_S:
                 continue
             try:  # on the collection, as the Role grants only that
                 cluster.call("DELETE", path, query={"fieldSelector": f"metadata.name={pod.name}"})

@@ -77,7 +77,7 @@ class RunWatch:
         self._log_waits: dict[str, float] = {}
         self._made: dict[int, float] = {}  # when the newest pod of a node was made; a controller may need a while
         self.logs = PodLogs(self._directory, handle, lambda: self.cluster)
-        self._beside = Beside(self._directory)
+        self._beside = Beside(self._directory / "nodes", self.logs.demand)
         self._stuck = Stuck()
 
     @cached_property
