@@ -81,6 +81,17 @@ def test_a_pod_on_a_lost_host_waits_for_its_return_or_removal() -> None:
         assert "host m, which does not report" in states.unheard([[pod]], restarts=False)
 
 
+def test_a_pod_that_has_ended_is_not_lost_however_long_kubernetes_keeps_it() -> None:
+    """Its Job does, until the successor is made, which may be ten minutes later."""
+    pod = a_pod("Failed", deleted=time.time() - 60, **ended(143))
+
+    assert states.state(pod, over=False, restarts=True) == "pending"
+    assert states.unheard([[pod]], restarts=True) == "", "its host is well"
+    cause = states.cause(pod)
+    assert cause is not None
+    assert (cause["class"], cause["message"]) == ("preempted", "pod run-1-x on m was deleted")
+
+
 MESH = {"name": "a-mesh", "ready": False, "state": {"running": {}}}
 """Of a container beside ours; statuses are in the order of names."""
 

@@ -96,9 +96,14 @@ class Pod:
         return next((item for item in conditions if item["type"] == kind and item["status"] == status), None)
 
     @property
+    def overdue(self) -> bool:
+        """Whether it should have been removed a while ago: something that has to see its end has not seen it."""
+        return self.deleted is not None and self.deleted < time.time() - _LOST_S
+
+    @property
     def lost(self) -> bool:
         """Whether its host is unreachable: the kubelet last reported it as ready, but the control plane disagrees."""
-        if self.deleted is not None and self.deleted < time.time() - _LOST_S:
+        if self.overdue and not self.ended:
             return True
         believed = self.condition("Ready", "False")
         doubted = believed is not None and not believed.get("reason")  # a kubelet sets one

@@ -136,7 +136,7 @@ class _Former:
         if "deletionTimestamp" in owner["metadata"]:
             return bool(running)
         restarts = self._handle["kind"] in STARTS_AGAIN
-        if any(pod.deleted is not None and not pod.lost for pod in newest) and restarts:
+        if any(pod.deleted is not None and not pod.overdue and not pod.lost for pod in newest) and restarts:
             raise RequestError(f"{self._handle['name']} is being stopped already, to start again")
         ended = bool(newest) and all(pod.ended for pod in newest)
         if not running and (not ended or (restarts and all(pod.disrupted for pod in newest))):
