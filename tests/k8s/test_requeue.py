@@ -127,6 +127,11 @@ def test_a_run_that_was_stopped_often_is_started_again_once_its_pods_have_ended(
     assert asked.exit_code == 0, asked.stderr
     assert asked.stdout.startswith(f"{run}: attempt 1"), asked.stdout
     assert [pod["status"]["phase"] for pod in pods.pods(run)] == ["Failed"] * 2
+    state = pods.state(run)
+    assert (state["state"], state["detail"].partition(" later")[0]) == (
+        "pending",
+        "2 of 2 pods have ended: Kubernetes starts them again 320 s",
+    )
     assert pods("cancel", run).exit_code == 0
 
 

@@ -92,6 +92,17 @@ def test_a_pod_that_has_ended_is_not_lost_however_long_kubernetes_keeps_it() -> 
     assert (cause["class"], cause["message"]) == ("preempted", "pod run-1-x on m was deleted")
 
 
+@pytest.mark.parametrize(("before", "pause"), [(0, ""), (1, "20"), (5, "320"), (9, "600")])
+def test_that_kubernetes_waits_before_it_starts_pods_again_is_reported(before: int, pause: str) -> None:
+    pods = [[replace(a_pod(**ended(143)), restarts=before)], [a_pod(**ended(75))]]
+
+    found = states.backs_off(pods)
+
+    assert found.startswith(f"2 of 2 pods have ended: Kubernetes starts them again {pause} s later" if pause else "")
+    assert bool(found) is bool(pause)
+    assert states.backs_off([*pods, [a_pod("Running")]]) == "", "those that still run are not waited for"
+
+
 MESH = {"name": "a-mesh", "ready": False, "state": {"running": {}}}
 """Of a container beside ours; statuses are in the order of names."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from calendar import timegm
 from functools import lru_cache
@@ -25,6 +26,7 @@ OVER = ("Succeeded", "Failed")
 """The phases in which no container of a pod runs any more."""
 
 _LOST_S = 20.0  # beyond the deadline of a pod's deletion
+_COUNTS = ("batch.kubernetes.io/job-index-ignored-failure-count", "batch.kubernetes.io/job-index-failure-count")
 _USED = ("phase", "reason", "message", "startTime")
 _USED_OF_CONDITIONS = ("type", "status", "reason", "message")
 
@@ -47,6 +49,8 @@ class Pod:
 
     own: str = "node"
     shared: bool = False
+    restarts: int = 0
+    """How many pods it replaces, as its Job counts: each doubles the time that Kubernetes waits before the next one."""
 
     @property
     def container(self) -> Object:
@@ -126,7 +130,13 @@ def pod_of(item: Object, own: str = "node", access: Access | None = None) -> Pod
     spec = item.get("spec") or {}
     host, shared = str(spec.get("nodeName") or ""), len(spec.get("containers") or ()) > 1
     phase, created = status.get("phase", ""), meta["creationTimestamp"]
-    return Pod(node, meta["name"], meta["uid"], created, phase, host, status, deleted, own, shared)
+    return Pod(node, meta["name"], meta["uid"], created, phase, host, status, deleted, own, shared, restarts_of(item))
+
+
+def restarts_of(item: Object) -> int:
+    """How many times a node's pod was started again before this one, as its Job counts."""
+    notes: dict[str, Any] = item["metadata"].get("annotations") or {}
+    return sum(int(value) for value in map(notes.get, _COUNTS) if value and re.fullmatch("[0-9]{1,9}", value))
 
 
 def _used(status: Object) -> Object:

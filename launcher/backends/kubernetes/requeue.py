@@ -11,7 +11,7 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.agent.failures import Failure
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from launcher.backends.kubernetes.pod_status import Object, Pod
 
 _DOING = "to start the run again"
-_COUNTS = ("batch.kubernetes.io/job-index-ignored-failure-count", "batch.kubernetes.io/job-index-failure-count")
 _END_MORE_S, _END_EACH_S = 60.0, 0.1
 """How long pods may exist beyond their grace time, and how much longer for each: controllers end ten a second."""
 
@@ -140,7 +139,7 @@ class _Former:
             raise RequestError(f"{self._handle['name']} is being stopped already, to start again")
         ended = bool(newest) and all(pod.ended for pod in newest)
         if not running and (not ended or (restarts and all(pod.disrupted for pod in newest))):
-            why = states.waits_for(pods) or "its pods are not created yet"
+            why = states.waits_for(pods) or states.backs_off(pods) or "its pods are not created yet"
             raise RequestError(f"{self._handle['name']} waits already: {why}")
         return bool(running)
 
@@ -150,7 +149,7 @@ class _Former:
         if self._handle["kind"] not in STARTS_AGAIN or self._queue or "deletionTimestamp" in self._owner["metadata"]:
             return False
         before = about.number_of(self._owner)
-        return all(before + _restarts_of(item) + 1 >= attempt for item in self._items)
+        return all(before + pod_status.restarts_of(item) + 1 >= attempt for item in self._items)
 
     def _delete_pods(self) -> None:
         """Delete each pod once, by its name, as its replacement has another: SIGTERM, and its grace time."""
@@ -253,9 +252,3 @@ class _Former:
 def _runs_of(pods: set[str], item: Object) -> bool:
     """Whether it is one of these pods, and may run: a Job keeps one that has ended until it makes its successor."""
     return item["metadata"]["uid"] in pods and (item.get("status") or {}).get("phase") not in pod_status.OVER
-
-
-def _restarts_of(item: Object) -> int:
-    """How many times a node's pod was started again before this one, as its Job counts."""
-    notes: dict[str, Any] = item["metadata"].get("annotations") or {}
-    return sum(int(notes.get(name) or 0) for name in _COUNTS)

@@ -44,6 +44,9 @@ _REASONS = {
 _CANNOT_START = ("Failed", "BackOff", "ErrImageNeverPull", "InspectFailed")
 """Reasons of the kubelet's events. Volumes that it mounts late, and probes, have others."""
 
+_BACK_OFF_S, _MOST_BACK_OFF_S = 10.0, 600.0
+"""How long a Job waits before it replaces an index's first pod, and at most."""
+
 _STARTING = ("ContainerCreating", "PodInitializing", "")
 
 
@@ -177,6 +180,18 @@ def waits_for(nodes: Sequence[Sequence[Pod]]) -> str:
         if unscheduled:
             return f"{_count(waiting, nodes)}: {unscheduled.get('message') or unscheduled.get('reason')}"
     return ""
+
+
+def backs_off(nodes: Sequence[Sequence[Pod]]) -> str:
+    """How long Kubernetes waits before it replaces the pods, which have all ended; empty if it does not wait long."""
+    newest = [pods[-1] for pods in nodes if pods]
+    ended = [pod for pod in newest if pod.ended and pod.disrupted]
+    most = max((pod.restarts for pod in ended), default=0)
+    if not most or len(ended) < len(newest):
+        return ""
+    pause_s = min(_BACK_OFF_S * 2 ** min(most, 10), _MOST_BACK_OFF_S)
+    count = f"{len(ended)} of {len(nodes)} pods have ended"
+    return f"{count}: Kubernetes starts them again {pause_s:.0f} s later, as they had ended {most} times before"
 
 
 def steady(text: str, name: str) -> str:

@@ -188,7 +188,7 @@ class RunWatch:
         missing, held = sum(not known for known in pods), states.is_suspended(owner)
         if missing and not held and (why := self._unmade(pods, states.resumed(owner), start_timeout_s)):
             return why
-        if why := states.waits_for(pods):
+        if why := states.waits_for(pods) or states.backs_off(pods):
             return why
         if missing:
             admitted = ": it waits to be admitted" if held else ""
