@@ -20,6 +20,7 @@ Object: TypeAlias = dict[str, Any]
 
 PATCH = {
     "merge": "application/merge-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
     "json": "application/json-patch+json",
     "apply": "application/apply-patch+yaml",
 }
@@ -77,7 +78,7 @@ class KubeApi:
         return self._json("POST", path, body, query)
 
     def patch(self, path: str, body: Any, *, kind: str = "merge", **query: str) -> Object:
-        """Change an object: by a `merge` patch, a `json` patch, or server-side `apply`."""
+        """Change an object: by a `merge` patch, a `strategic` or a `json` one, or server-side `apply`."""
         return self._json("PATCH", path, body, query, PATCH[kind])
 
     def delete(self, path: str, **options: Any) -> Object:

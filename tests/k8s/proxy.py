@@ -51,6 +51,9 @@ class Proxy(ThreadingHTTPServer):
         self.swallow: str = ""
         """The answer to the first request of this method and collection is not passed on."""
 
+        self.dropped: str = ""
+        """Requests of this method and path are neither passed on nor answered."""
+
         self.away: str = ""
         """From the answer to the first request of this method and path on, none is passed on, until this is empty."""
 
@@ -91,6 +94,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "POST" and body and not path.endswith("reviews"):
             self.server.sent.append(json.loads(body))
         if self.server.away and self.server.is_away:
+            return
+        if self.server.dropped and self.server.dropped in request:
             return
         configuration = self.server.cluster.configuration
         headers = {

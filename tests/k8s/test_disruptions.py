@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import signal
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from testbed import Kube, kube_given
+from testbed import Kube, kube_given, wait_until
 from tests.command import Cli
-from tests.k8s.conftest import index_of, may_make_accounts, shell
+from tests.k8s import proxy as proxies
+from tests.k8s.conftest import KINDS, index_of, may_make_accounts, shell
 from tests.k8s.role import role_rules
 from tests.k8s.scripts import TICKS, WAITS
 
@@ -151,6 +152,30 @@ def test_a_run_whose_agent_is_killed_starts_again(pods: User, own_kube: Kube) ->
     state = pods.state(follower.run)
     assert (state["state"], [node["result"] for node in state["nodes"]]) == ("cancelled", ["cancelled"] * 2)
     assert "preempted" not in str(state)
+
+
+def test_a_run_that_was_nearly_given_up_later_ends_for_its_own_reason(pods: User, own_kube: Kube) -> None:
+    """Its image was missing, and the API server away when the run was to be ended for that."""
+    pods.write("waits.py", WAITS)
+    maps = KINDS["configmaps"].format(pods.namespace)
+    with proxies.before(own_kube.kubeconfig) as proxy:
+        through = replace(pods, kubeconfig=pods.write("proxy.kubeconfig", proxy.kubeconfig()))
+        proxy.dropped = f"DELETE {maps}"
+        missing = ("--kind", "pods", "--image", "distlaunch.test/none:1", "--start-timeout", "2s")
+        run = through.detached(*missing, "waits.py")
+        given_up = lambda: through("status", run) and f"DELETE {maps}/{run}" in proxy.requests  # noqa: E731
+        wait_until("it to be given up", given_up, limit_s=120)
+        image = {"spec": {"containers": [{"name": "node", "image": pods.image}]}}
+        path = f"{KINDS['pods'].format(pods.namespace)}/{run}-0"
+        own_kube.api.patch(path, image, kind="strategic")
+        pods.wait_printed(run, "ready", 1)
+        assert through.state(run)["state"] == "running"
+
+        agent_of(f"{run}-0").kill()
+
+        assert through("wait", run).exit_code == 1
+        cause = through.state(run)["cause"]
+        assert cause["class"] == "killed", cause
 
 
 def test_no_line_is_lost_when_the_api_server_restarts_while_the_run_is_followed(pods: User, own_kube: Kube) -> None:

@@ -138,7 +138,8 @@ class RunWatch:
         nodes: list[NodeState] = []
         causes: dict[int, Cause] = {}
         deleted = states.removed(KINDS[self._handle["kind"]].kind, self._handle["name"]) if gone else None
-        noted = storage.read_json(kept.given_up(self._handle)) or deleted
+        ends_it = owner is None or "deletionTimestamp" in owner["metadata"]  # else it was not deleted after that note
+        noted = storage.read_json(kept.given_up(self._handle)) or deleted if ends_it else None
         self._made.update({node: pod_status.timestamp(known[-1].created) for node, known in enumerate(pods) if known})
         for node, known in enumerate(pods):
             state, cause = self._of_node(node, known, ends.of_node(node), noted, gone=gone)
