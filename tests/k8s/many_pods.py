@@ -1,10 +1,11 @@
 """An API server in one process, with one run of many pods that print: to see what it costs to follow them.
 
-    python -m tests.k8s.many_pods DIRECTORY PODS LINES [SILENT [FAILS]]
+    python -m tests.k8s.many_pods DIRECTORY PODS LINES [SILENT [FAILS [DEAD]]]
 
-It prints the path of a kubeconfig. Each pod prints its lines, ten a second, and ends; the first SILENT ones
-print one and wait. In the end the rank of node FAILS fails, and all nodes with it. Each connection to a log breaks
-off once, in the middle. Connections use TLS, as those to a real one. `asked` tells what was asked of it.
+It prints the path of a kubeconfig. Each pod prints its lines, ten a second, and ends; the first SILENT ones print one
+and wait. In the end the rank of node FAILS fails, and all nodes with it. The hosts of the first DEAD pods do not
+answer. Each connection to a log breaks off once, in the middle. Connections use TLS, as those to a real one. `asked`
+tells what was asked of it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import ssl
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -45,12 +47,14 @@ def asked(kubeconfig: str) -> dict[str, int]:
 class Server:
     """Answers GET requests about the run."""
 
-    def __init__(self, pods: int, lines: int, silent: int, fails: int = -1) -> None:
-        self._pods, self._lines, self._silent, self._fails = pods, lines, silent, fails
+    def __init__(self, pods: int, lines: int, silent: int, fails: int = -1, dead: int = 0) -> None:
+        self._pods, self._lines, self._silent, self._fails, self._dead = pods, lines, silent, fails, dead
+        self._dead_asked: Counter[int] = Counter()
+        self._again = 0
         self._start = time.time()
         self._broken: set[int] = set()
         self._open_logs = 0
-        self._asked = {"logs": 0, "logs_at_once": 0, "lists": 0, "pages": 0}
+        self._asked = {"logs": 0, "logs_at_once": 0, "lists": 0, "pages": 0, "dead_again": 0, "dead_again_at_once": 0}
 
     @property
     def _over(self) -> bool:
@@ -121,6 +125,8 @@ class Server:
                 query = {key: values[0] for key, values in parse_qs(url.query).items()}
                 if url.path.endswith("/log"):
                     node = int(url.path.split("/")[-2].split("-")[-2])
+                    if node < self._dead:
+                        await self._ignore(node, reader)
                     await self._stream(writer, self._counted(self._lines_of(node, query)))
                 elif "watch" in query:
                     await self._stream(writer, self._changes())
@@ -162,6 +168,18 @@ class Server:
         writer.write(b"0\r\n\r\n")
         await writer.drain()
 
+    async def _ignore(self, node: int, reader: asyncio.StreamReader) -> None:
+        """Answer nothing; requests after the first one of each node are counted."""
+        self._dead_asked[node] += 1
+        again = self._dead_asked[node] > 1
+        self._again += again
+        self._asked["dead_again"] = sum(times > 1 for times in self._dead_asked.values())
+        self._asked["dead_again_at_once"] = max(self._asked["dead_again_at_once"], self._again)
+        try:
+            await reader.readexactly(1)
+        finally:
+            self._again -= again
+
     async def _counted(self, lines: Any) -> Any:
         self._open_logs += 1
         self._asked["logs"] += 1
@@ -194,7 +212,7 @@ class Server:
         await asyncio.sleep(600)
 
 
-async def serve(directory: Path, pods: int, lines: int, silent: int = 0, fails: int = -1) -> None:
+async def serve(directory: Path, pods: int, lines: int, silent: int = 0, fails: int = -1, dead: int = 0) -> None:
     """Serve until killed."""
     key, cert = directory / "key.pem", directory / "cert.pem"
     made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(cert)]
@@ -202,7 +220,7 @@ async def serve(directory: Path, pods: int, lines: int, silent: int = 0, fails: 
     subprocess.run([*made, *names], check=True, capture_output=True, timeout=60)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
-    answers = Server(pods, lines, silent, fails).answer
+    answers = Server(pods, lines, silent, fails, dead).answer
     server = await asyncio.start_server(answers, "127.0.0.1", 0, ssl=context, backlog=1024)
     where = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     config = {

@@ -9,7 +9,7 @@ import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from launcher.backends.kubernetes import api
+from launcher.backends.kubernetes import api, logs
 from launcher.backends.kubernetes.demand import MOST_FOLLOWED, Demand
 from launcher.backends.kubernetes.following import Following
 from testbed import wait_until
@@ -114,6 +114,32 @@ def test_pods_that_say_nothing_hold_no_thread_and_threads_end_with_the_follower(
         size = streams[-1].stat().st_size
         server.kill()
     assert size == streams[-1].stat().st_size
+
+
+def test_hosts_that_do_not_answer_keep_no_log_of_another_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are asked again and again, a few at once, for as long as their Nodes exist."""
+    monkeypatch.setattr(logs, "_ANSWER_S", 0.5)
+    monkeypatch.setattr(logs, "_SLOW_S", 0.2, raising=False)
+    argv = [sys.executable, "-m", "tests.k8s.many_pods", str(tmp_path), "13", "6000", "0", "-1", "12"]
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        kubeconfig = server.stdout.readline().strip()
+        following = Following(connected(kubeconfig), RUN, tmp_path, Demand(13))
+        stream = tmp_path / "nodes/12/stream"
+        try:
+            again = lambda: asked(kubeconfig)["dead_again"] == 12  # noqa: E731
+            wait_until("each to be asked again", again, limit_s=40)
+            seen = stream.stat().st_size
+            wait_until("lines of the other", lambda: stream.stat().st_size > seen + 200)
+            at_once = asked(kubeconfig)["dead_again_at_once"]
+        finally:
+            following.stop()
+            server.kill()
+
+    assert following.failure is None
+    assert 1 <= at_once <= 4, "of eight threads"
 
 
 def test_of_many_pods_only_the_logs_that_are_needed_are_opened(tmp_path: Path) -> None:

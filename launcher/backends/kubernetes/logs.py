@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from threading import Lock
+from threading import Lock, Semaphore
 from typing import TYPE_CHECKING, Any
 
 from launcher.agent.protocol import encode_event
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 _NO_LOG = (b"unable to retrieve container logs", b"failed to try resolving symlinks")
 """What the kubelet sends, with status 200, in place of a log that it no longer has."""
 
-_SILENT_S = 60.0
-"""Agents send something every 10 s: a connection that is silent for this long is dead."""
-
 _ANSWER_S = 10.0
-"""A log that is not followed exists already: a host that does not deliver it in this time is unreachable."""
+"""A log begins with what is known already: a host that does not deliver that in this time is unreachable."""
+
+_SLOW_S, _DOUBTED = 2.0, Semaphore(4)
+"""A try without a line that took longer held a thread for nothing; so many logs are then asked for at once."""
 
 _REFUSED_S = 30.0
 """How long a running container may have no log yet, by its host's runtime."""
@@ -131,14 +131,14 @@ class NodeLog:
 
         `latest` returns the pod's current state.
         """
-        pause = _PAUSE_S[0]
+        pause, doubted = _PAUSE_S[0], pod.lost
         refused_until: float | None = None
         while not self.is_complete(pod):
             now = latest()
             ended = now is None or now.ended  # before reading: a log read after the end is complete
-            before = self._stream.size
+            before, begun = self._stream.size, time.monotonic()
             try:
-                if (yield from self._fetch(pod, follow=not ended, ended=ended)) and ended:
+                if (yield from self._fetch(pod, follow=not ended, ended=ended, doubted=doubted)) and ended:
                     self._finish(pod)
                     return
             except api.ApiError as error:
@@ -154,7 +154,9 @@ class NodeLog:
                 pass
             else:
                 refused_until = None
-            pause = _PAUSE_S[0] if self._stream.size > before else min(pause * 1.5, _PAUSE_S[1])
+            grows = self._stream.size > before
+            doubted = not grows and time.monotonic() - begun > _SLOW_S
+            pause = _PAUSE_S[0] if grows else min(pause * 1.5, _PAUSE_S[1])
             yield pause
 
     def fetch(self, pod: Pod, *, follow: bool, ended: bool) -> bool:
@@ -166,7 +168,7 @@ class NodeLog:
             except StopIteration as done:
                 return bool(done.value)
 
-    def _fetch(self, pod: Pod, *, follow: bool, ended: bool) -> Reading:
+    def _fetch(self, pod: Pod, *, follow: bool, ended: bool, doubted: bool = False) -> Reading:
         if pod.uid != self._uid:
             self._leave()
             self._uid, self._position = pod.uid, Position()
@@ -174,7 +176,13 @@ class NodeLog:
         if since := self._position.since():
             query["sinceTime"] = since
         path = f"/api/v1/namespaces/{self._cluster.namespace}/pods/{pod.name}/log"
-        response = self._cluster.open(path, query, silent_s=_SILENT_S if follow else _ANSWER_S)
+        while doubted and not _DOUBTED.acquire(blocking=False):
+            yield _PAUSE_S[1]
+        try:
+            response = self._cluster.open(path, query, silent_s=_ANSWER_S)
+        finally:
+            if doubted:
+                _DOUBTED.release()
         try:
             blocks = api.blocks(response, cut=ended)
             while True:

@@ -27,7 +27,7 @@ _THREADS = 8
 """They also connect, which takes several round trips for each log."""
 
 _SILENT_S = 60.0
-"""Agents send something every 10 s: a connection that is silent for this long is dead."""
+"""Agents send something after 30 s of silence: a connection that is silent for this long is dead."""
 
 
 class _Task:
