@@ -6,13 +6,17 @@ import logging
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
-from launcher.backends.kubernetes import login
+from launcher.backends.kubernetes import api, connecting, login
+from launcher.backends.kubernetes.api import UnreachableError
 from testbed.waiting import wait_until
 from tests.command import ROOT
+from tests.k8s.test_api import kubeconfig
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,6 +40,43 @@ def test_a_plugin_that_does_not_end_is_ended_after_its_limit(tmp_path: Path, mon
 
     wait_until("the plugin's end", ended.exists)
     assert login.run(lambda: 5) == 5, "the next one has its turn"
+
+
+ENDS = """
+import json, pathlib
+runs = pathlib.Path(__file__).with_name("runs")
+with runs.open("a") as file:
+    file.write("x")
+if len(runs.read_text()) > 1:
+    raise SystemExit("the session has ended")
+status = {"token": "t", "expirationTimestamp": "2020-01-01T00:00:00Z"}
+print(json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}))
+"""
+
+
+def test_a_plugin_that_fails_when_a_login_ends_is_run_once_and_left_alone_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower with hundreds of logs would run it without a pause."""
+    (tmp_path / "ends.py").write_text(ENDS)
+    how = {"apiVersion": "client.authentication.k8s.io/v1", "command": sys.executable, "interactiveMode": "Never"}
+    user = {"exec": {**how, "args": [str(tmp_path / "ends.py")]}}
+    config = yaml.safe_load(kubeconfig(tmp_path, 1).read_text())
+    (tmp_path / "config").write_text(yaml.dump({**config, "users": [{"name": "u", "user": user}]}))
+    cluster = connecting.connect(str(tmp_path / "config"), "", "")
+
+    for _ in range(3):
+        with pytest.raises(UnreachableError) as raised:
+            cluster.call("GET", "/x")
+    told = api.explained(raised.value, cluster, "to watch the run")
+    assert len((tmp_path / "runs").read_text()) == 2, "the first time, it succeeded"
+    monkeypatch.setattr(login, "time", SimpleNamespace(monotonic=lambda: float("inf")))  # theirs alone
+    with pytest.raises(UnreachableError):
+        cluster.call("GET", "/x")
+
+    assert len((tmp_path / "runs").read_text()) == 3
+    assert "login plugin of the cluster failed: process returned 1. the session has ended" in told.message
+    assert told.hint == "log in to the cluster again"
 
 
 def test_errors_that_the_library_only_logs_are_raised_and_raised_ones_are_unchanged() -> None:

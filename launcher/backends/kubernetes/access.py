@@ -7,6 +7,7 @@ import time
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
+from launcher.backends.kubernetes import login
 from launcher.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -31,12 +32,19 @@ class Access:
         self._lock = threading.Lock()
         self.configuration, self.pool = make()
         self._read = time.monotonic()
+        self._login = login.Rest()
         self.ahead_s = 0.0
         """By how much the clock of this host is ahead of the API server's."""
 
     def now(self) -> float:
         """The time by the API server's clock, in unix seconds."""
         return time.time() - self.ahead_s
+
+    def credentials(self) -> dict[str, str]:
+        """The headers; a login plugin runs again once its credentials have expired. Raises `LoginError`."""
+        return self._login.run(
+            lambda: {auth["key"]: auth["value"] for auth in self.configuration.auth_settings().values()}
+        )
 
     def request(self, method: str, where: str, headers: Callable[[], dict[str, str]], **how: Any) -> Any:
         """The answer; if that is 401 to the credentials that were read before, the answer to those of now."""

@@ -144,13 +144,10 @@ class Cluster:
         return self._send("GET", path, None, query, "", stream=True, answer_s=silent_s)
 
     def _credentials(self) -> dict[str, str]:
-        """The headers; a login plugin runs again once its credentials have expired."""
         try:
-            return login.run(
-                lambda: {auth["key"]: auth["value"] for auth in self.configuration.auth_settings().values()}
-            )
+            return self.access.credentials()
         except login.LoginError as error:
-            raise UnreachableError(f"the login plugin failed: {error}") from error
+            raise UnreachableError(str(error), login.failed(error)) from error
 
     def _send(
         self,

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from launcher.backends.kubernetes import login
-from launcher.errors import BackendUnavailableError, SpecError
+from launcher.errors import SpecError
 from launcher.system import input_file, trust
 
 _FILES = {"certificate-authority", "client-certificate", "client-key", "tokenFile"}
@@ -49,11 +49,9 @@ def load(library: Any, paths: list[str], context: str, configuration: Any) -> tu
     _check_user(merged, contexts[chosen].get("user"), where)
     try:
         loader = library.KubeConfigLoader(config_dict=merged, config_base_path=None, active_context=chosen)
-        login.run(lambda: loader.load_and_set(configuration))
+        login.rests[where].run(lambda: loader.load_and_set(configuration))
     except login.LoginError as error:
-        raise BackendUnavailableError(
-            f"{where}: its login plugin failed: {error}", hint="log in to the cluster again"
-        ) from error
+        raise login.failed(error, where) from error
     except Exception as error:
         raise SpecError(f"{where}: {login.plain(error)}") from error
     return contexts[chosen].get("namespace") or "", chosen

@@ -8,10 +8,13 @@ import re
 import signal
 import sys
 import threading
+import time
+from collections import defaultdict
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from launcher import output
+from launcher.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,7 +25,7 @@ LIMIT_S = 60.0
 ASKED_LIMIT_S = 300.0
 """The limit with a terminal: the user may have to type a code into a browser."""
 
-_TELL_S = 3.0
+_TELL_S, _REST_S = 3.0, 10.0
 _ONE_AT_A_TIME = threading.Lock()
 
 
@@ -51,6 +54,29 @@ def run(work: Callable[[], T]) -> T:
         if complaints:
             raise LoginError(complaints[-1])
         return thread.result  # type: ignore[no-any-return]
+
+
+class Rest:
+    """Leaves a plugin that has failed alone for a while: it may open a browser, or count as a failed login."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._until, self._failure = 0.0, ""
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, as the function does. Raises `LoginError`, until it may run again the same."""
+        with self._turn:
+            if time.monotonic() < self._until:
+                raise LoginError(self._failure)
+            try:
+                return run(work)
+            except LoginError as error:
+                self._until, self._failure = time.monotonic() + _REST_S, str(error)
+                raise
+
+
+rests: defaultdict[str, Rest] = defaultdict(Rest)
+"""By the kubeconfig and context that name the plugin."""
 
 
 class _Call(threading.Thread):
@@ -90,6 +116,12 @@ def _complaints() -> Iterator[list[str]]:
         yield found
     finally:
         root.removeHandler(handler)
+
+
+def failed(error: LoginError, where: str = "") -> BackendUnavailableError:
+    """What a user is to read of it; `where`: the kubeconfig that names the plugin."""
+    what = f"{where}: its login plugin" if where else "the login plugin of the cluster"
+    return BackendUnavailableError(f"{what} failed: {error}", hint="log in to the cluster again")
 
 
 def one_line(text: str) -> str:
