@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections import Counter
 from dataclasses import replace
@@ -133,6 +134,25 @@ def test_a_login_plugin_is_run_and_one_that_fails_is_one_clear_error(user: User,
     assert done.stderr.count("error[") == int(exit_code != 0)
     assert "ERROR:root" not in done.stderr
     assert [what.partition(" ")[0] for what in user.left()].count("jobs") == int(exit_code == 0)
+
+
+def test_a_list_of_runs_runs_the_login_plugin_once(user: User) -> None:
+    """One of a cloud takes a second."""
+    version, count = "client.authentication.k8s.io/v1", user.write("count", "")
+    config = yaml.safe_load(user.kubeconfig.read_text())
+    given = json.dumps({"apiVersion": version, "kind": "ExecCredential", "status": config["users"][0]["user"]})
+    plugin = user.write("plugin", f"#!/bin/sh\necho >> {count}\necho '{given}'\n")
+    plugin.chmod(0o700)
+    how = {"apiVersion": version, "command": str(plugin), "interactiveMode": "Never"}
+    config["users"][0]["user"] = {"exec": how}
+    through = replace(user, kubeconfig=user.write("plugin.kubeconfig", yaml.dump(config)))
+    runs = {through.detached("x.py") for _ in range(3)}
+    before = len(count.read_text())
+
+    listed = through("ls", "--output", "json").json["result"]["runs"]
+
+    assert {row["run"] for row in listed if row["state"] == "pending"} == runs
+    assert len(count.read_text()) - before == 1
 
 
 def test_without_a_kubeconfig_it_says_where_it_looked(user: User) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from launcher.agent.named_tuple import NamedTuple
 from launcher.backends.kubernetes import kubeconfig, library, login
 from launcher.backends.kubernetes.access import Access
 from launcher.backends.kubernetes.api import Cluster
@@ -22,6 +24,7 @@ from launcher.system import install
 if TYPE_CHECKING:
     from launcher.backends.kubernetes.handle import KubernetesHandle
     from launcher.backends.kubernetes.library import Library
+    from launcher.login.forward import Forward
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _CONNECTIONS = 256
@@ -32,18 +35,40 @@ def connect(setting: str, context: str, namespace: str, address: str = "", name:
 
     `address`: of the login node that reaches its API server; `name`: what messages call it.
     """
-    return _connect(kubeconfig.find(setting), context, namespace, Login.of(address, name))
+    return _in(namespace, _connect(kubeconfig.find(setting), context, Login.of(address, name)))
 
 
 def again(handle: KubernetesHandle) -> Cluster:
     """The cluster that a run was sent to, even if the environment or the kubeconfig's current context has changed."""
     paths = kubeconfig.find(handle["kubeconfig"]) if handle["kubeconfig"] else []
     through = Login.of(handle.get("login", ""), handle.get("cluster", ""))
-    lost = "the run was started in a pod of its cluster"
-    return _connect(paths, handle["context"], handle["namespace"], through, lost)
+    versions = tuple((path, os.stat(path).st_mtime_ns, os.path.getsize(path)) for path in paths)
+    return _in(handle["namespace"], _known(versions, handle["context"], through))
 
 
-def _connect(paths: list[str], context: str, namespace: str, through: Login | None, lost: str = "") -> Cluster:
+class _Way(NamedTuple):
+    """How a cluster is reached, which its runs share."""
+
+    access: Access
+    context: str
+    namespace: str
+    """The context's own."""
+
+    tunnel: Forward | None
+
+
+def _in(namespace: str, way: _Way) -> Cluster:
+    return Cluster(way.context, namespace or way.namespace or "default", way.access, way.tunnel)
+
+
+@cache
+def _known(versions: tuple[tuple[str, int, int], ...], context: str, through: Login | None) -> _Way:
+    """One for all runs of a context, whose login plugin so runs once, until one of the kubeconfigs changes."""
+    paths = [path for path, *_ in versions]
+    return _connect(paths, context, through, "the run was started in a pod of its cluster")
+
+
+def _connect(paths: list[str], context: str, through: Login | None, lost: str = "") -> _Way:
     if through:
         through.words()
     try:
@@ -74,7 +99,7 @@ def _connect(paths: list[str], context: str, namespace: str, through: Login | No
         return configuration, pool
 
     access = Access(make)
-    return Cluster(chosen, namespace or found or "default", access, tunnel)
+    return _Way(access, chosen, found, tunnel)
 
 
 def _load(kubernetes: Library, paths: list[str], context: str, configuration: Any, lost: str) -> tuple[str, str]:
