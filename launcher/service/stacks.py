@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from launcher.results.stacks import StackGroup, Stacks
     from launcher.runs.records import Run
 
-_LIMIT_S = 20.0
-"""How long all nodes may take: an agent needs up to 2 s, 7 s with py-spy, and may be reached by ssh or kubectl."""
+_LIMIT_S, _EACH_S = 20.0, 0.01
+"""How long all nodes may take, and how much longer for each: an agent needs up to 2 s, 7 s with py-spy, and may be
+reached by ssh, or by an API server that starts a program beside it."""
 
 _READ_S, _AGAIN_S = 0.05, 4.0
 
@@ -41,7 +42,7 @@ def take(run: Run, ranks: Wanted | None = None) -> Stacks:
     """What these ranks do now. Raises `LaunchError` if the run does not run, or none of its nodes answers."""
     found = _running(run)
     answers = _Answers(found)
-    answers.wait(_LIMIT_S)
+    answers.wait(_LIMIT_S + _EACH_S * len(found.hosts))
     if not answers.groups:
         raise CommandError(f"no node of {found.id} answers: {answers.why()}", hint=f"distlaunch status {found.id}")
     groups, hosts = _of_ranks(answers, ranks), answers.hosts

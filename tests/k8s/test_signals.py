@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import signal
+import threading
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -101,3 +102,30 @@ def test_a_pod_that_cannot_be_signalled_keeps_the_signal_from_no_other(
         watch.signal(signal.SIGUSR1)
 
     assert len(asked) == 40
+
+
+def test_of_many_pods_many_are_signalled_at_once_and_those_that_start_then_have_their_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the first pass has taken."""
+    seconds, at_once, late = [0.0], threading.Barrier(64), threading.Event()
+
+    def execute(_cluster: object, pod: str, _container: str, _command: list[str]) -> None:
+        if int(pod) < 64:
+            at_once.wait(30)
+        if pod == "599" and not late.is_set():
+            seconds[0] = 40.0
+            late.set()
+            raise UnreachableError(f"pod {pod}: container not found")
+
+    watch = kube_watch.RunWatch(handle(tmp_path, 600))
+    watch.__dict__["cluster"] = SimpleNamespace(context="")
+    pods = [replace(a_pod(), name=str(node), node=node, phase="Running", status={}) for node in range(600)]
+    watch._pods = lambda: [[pod] for pod in pods]  # type: ignore[method-assign]
+    clock = SimpleNamespace(monotonic=lambda: seconds[0], sleep=lambda _: None)
+    for name, value in (("execute", execute), ("time", clock)):
+        monkeypatch.setattr(signals, name, value)
+
+    watch.signal(signal.SIGUSR1)
+
+    assert (at_once.broken, late.is_set()) == (False, True)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _STARTS_S, _LOOK_S = 30.0, 1.0
 """How long a signal waits for nodes that have not started, and how often it tries them."""
 
+_THREADS, _PODS_EACH = (8, 64), 8
+"""At least and at most so many pods are signalled at once, and so many by each thread: each takes 0.25 s or more."""
+
 _NAMED = 5
 """How many of the pods a message names."""
 
@@ -33,7 +36,7 @@ def send(
     The API server may see a running pod as starting for a minute: such pods are tried, too.
     """
     code = f"{proc.WITHOUT_HERE}import os; os.kill(1, {signum})"  # the agent is the container's PID 1
-    told, limit = set[str](), time.monotonic() + _STARTS_S
+    told, limit = set[str](), 0.0
     failed: list[api.UnreachableError] = []
 
     def tell(pod: Pod) -> None:
@@ -47,12 +50,13 @@ def send(
     try:
         while True:
             left = [pod for known in look() for pod in known[-1:] if not pod.ended and pod.name not in told]
-            with ThreadPoolExecutor(8) as pool:
+            with ThreadPoolExecutor(min(max(_THREADS[0], len(left) // _PODS_EACH), _THREADS[1])) as pool:
                 list(pool.map(tell, left))
             if failed:
                 raise failed[0]
             if not (missed := [pod.name for pod in left if pod.name not in told]):
                 return
+            limit = limit or time.monotonic() + _STARTS_S  # to signal many takes a while
             if time.monotonic() > limit:
                 names = folded(missed, _NAMED)
                 raise CommandError(f"pods that have not started in {_STARTS_S:.0f} s were not signalled: {names}")
