@@ -162,6 +162,29 @@ def test_the_log_of_a_pod_that_was_removed_ends_with_a_warning(tmp_path: Path) -
     assert log.is_complete(running)
 
 
+@pytest.mark.parametrize(("started", "warnings"), [("2026-11-20T14:00:02Z", 1), ("1970-01-01T00:00:00Z", 0)])
+def test_a_log_that_was_removed_whole_is_reported_unless_nothing_has_run(
+    tmp_path: Path, started: str, warnings: int
+) -> None:
+    """Between two looks; of the node's former pod, all was read."""
+
+    class Gone(FakeKubelet):
+        def open(self, _path: str, query: dict[str, Any], *, silent_s: float) -> FakeResponse:
+            if "u2" in _path:
+                return FakeResponse(b"unable to retrieve container logs for containerd://7", None, self.rng)
+            return super().open(_path, query, silent_s=silent_s)
+
+    kubelet: Any = Gone([(1.0, b'{"event":"done","node":0}')])
+    log, second = NodeLog(tmp_path, 0, kubelet), a_pod("u2")
+    second.status["containerStatuses"][0]["state"]["terminated"]["startedAt"] = started
+    log.catch_up(a_pod("u1"))
+    log.catch_up(second)
+
+    text = (tmp_path / "stream").read_text()
+    assert text.count("the log of pod pod-u2 is lost: the pod was removed before it was read") == warnings
+    assert (text.count('"event":"warning"'), log.is_complete(second)) == (warnings, True)
+
+
 class Restarted(FakeKubelet):
     """It has just started, and does not know its pods yet; or it rotates a log."""
 

@@ -228,8 +228,9 @@ class NodeLog:
         with self._lock:
             if self._closed:
                 return
-            if pod.uid == self._uid and self._breaks_off():
-                self._warn(f"the end of the log of pod {pod.name} is lost: the pod was removed before it was read")
+            if pod.uid == self._uid and self._breaks_off() and pod.has_run:
+                what = "the end of the log" if self._position.last else "the log"
+                self._warn(f"{what} of pod {pod.name} is lost: the pod was removed before it was read")
         self._finish(pod)
 
     def _leave(self) -> None:
@@ -239,8 +240,8 @@ class NodeLog:
                 self._warn("the end of the previous pod's log is lost: it was removed before it was read")
 
     def _breaks_off(self) -> bool:
-        """Whether the stored log of a pod lacks its end."""
-        return bool(self._position.last) and not self._stream.has_ended()
+        """Whether the log of the current pod is not stored, or lacks its end."""
+        return bool(self._uid) and not (self._position.last and self._stream.has_ended())
 
     def _warn(self, text: str) -> None:
         self._append([encode_event("warning", self._node, message=text).rstrip(b"\n")])

@@ -84,6 +84,11 @@ class Pod:
         return "running" in self.container or "terminated" in self.container
 
     @property
+    def has_run(self) -> bool:
+        """Whether a program has started in our container: one that its host cannot start ends, too, in 1970."""
+        return self.has_log and str((self.terminated or {}).get("startedAt") or self.created) >= self.created
+
+    @property
     def ended(self) -> bool:
         """Whether our container no longer runs; a sidecar may run forever."""
         return self.phase in OVER or self.terminated is not None
