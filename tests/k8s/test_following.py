@@ -43,6 +43,31 @@ class Closing:
         return io.BytesIO(b"<html>\n" if self.opened % 2 else b"")
 
 
+class Busy(Closing):
+    """A cluster that lists its pods once, behind a proxy that then answers 503."""
+
+    lists = 0
+
+    def call(self, *_: object, **__: object) -> dict[str, Any]:
+        self.lists += 1
+        if self.lists > 1:
+            raise api.ApiError(503, "no server is available")
+        return super().call()
+
+    def open(self, *_: object, **__: object) -> io.BytesIO:
+        return io.BytesIO()
+
+
+def test_pods_are_unknown_while_the_api_server_answers_with_errors(tmp_path: Path) -> None:
+    """A status query then asks the API server, and reports that."""
+    cluster = Busy()
+    following = Following(cast("Any", cluster), RUN, tmp_path, Demand(1))
+    try:
+        wait_until("them to be unknown", lambda: cluster.lists > 1 and following.pods() is None, limit_s=20)
+    finally:
+        following.stop()
+
+
 class Pauses(threading.Event):
     """They take no time; after some of them, the following stops."""
 

@@ -111,11 +111,10 @@ class Following:
                 version = self._list()
                 while version:
                     version = self._events(version)
-            except api.ApiError as error:
-                if error.status in (401, 403):
+            except (api.ApiError, api.UnreachableError) as error:
+                if isinstance(error, api.ApiError) and error.status in (401, 403):
                     self._fail(api.explained(error, self._cluster, DOING))
                     return
-            except api.UnreachableError:
                 with self._lock:
                     self._synced = False
             except Exception as error:  # noqa: BLE001 - an error in a thread is one of the run
