@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +89,10 @@ class Errands:
                 self._teller.ended(outcome)
 
     def leave(self) -> None:
-        """Finish what was begun: the run is followed no longer."""
+        """Finish what was begun, also a request to cancel the run: it is followed no longer."""
+        limit = time.monotonic() + limits.LEAVE_S
+        for errand in [errand for method, errand in self._errands if method == "cancel"]:
+            errand.answered(max(0.0, limit - time.monotonic()))
         if self._teller is not None:
             self._teller.leave()
 

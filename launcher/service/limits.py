@@ -25,3 +25,6 @@ FORCE_S = 10.0
 
 GIVE_UP_S = 10.0
 """How long the launcher waits after that before it gives up."""
+
+LEAVE_S = 15.0
+"""How long a launcher that leaves a run waits for the answer to a request to cancel it."""

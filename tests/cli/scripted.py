@@ -14,7 +14,7 @@ from launcher.runs import records
 from launcher.runs.liveness import Liveness
 from launcher.service import limits
 from launcher.service.follow import Follower, View
-from launcher.service.interrupts import Interrupts
+from launcher.service.interrupts import Interrupts, Unattended
 from launcher.service.leaving import Leaving
 from tests.runs.test_runs import make
 
@@ -84,13 +84,15 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(limits, name, seconds)
 
 
-def followed(backend: Scripted, tmp_path: Path, **about: Any) -> tuple[records.Run, Any]:
+def followed(
+    backend: Scripted, tmp_path: Path, interrupts: Interrupts | Unattended | None = None, **about: Any
+) -> tuple[records.Run, Any]:
     run = make(tmp_path, "train-20250101-000000-abcd", result=None)
     plan = {"nodes": [{"host": "a"}, {"host": "b"}], "min_nodes": 2, "grace_s": 0.1, **about}
     run = records.Run(id=run.id, path=run.path, created=run.created, backend="x", plan=plan)
     run = records.record_handle(run, run.known)
     backend_: Any = backend
-    return run, Follower(run, backend_, View(None), Leaving(Interrupts())).follow()
+    return run, Follower(run, backend_, View(None), Leaving(interrupts or Interrupts())).follow()
 
 
 def started(node: int) -> Chunk:

@@ -7,19 +7,22 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from launcher import output
 from launcher.agent.protocol import LineTagger, encode_event
 from launcher.backends._base import Chunk
 from launcher.console import announce
 from launcher.runs.liveness import Liveness
 from launcher.service import limits, logs
+from launcher.service.interrupts import Unattended
+from launcher.service.leaving import Detached
+from launcher.system.question import Question
 from tests.cli.scripted import CAUSE, Scripted, followed, impatience, started  # noqa: F401 - a fixture
 from tests.runs.test_runs import make
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 class Unaware(Scripted):
@@ -251,3 +254,37 @@ def test_a_line_written_right_before_its_agent_exited_is_in_the_logs(
     told = [(node, data) for node, data in logs._live_blocks(run, backend, Counter(), follow=True) if data]
 
     assert told[2:] == [(1, b"[1:1] last words\n")]
+
+
+class Closing(Scripted):
+    """A terminal that is closed once the run's end was asked for, of a cluster that takes until the launcher leaves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.interrupts, self.leaves = Unattended(), threading.Event()
+        self.interrupts.stops = 1
+
+    def cancel(self, handle: object, *, force: bool = False) -> None:
+        self.interrupts.hung_up = True
+        assert self.leaves.wait(60)
+        super().cancel(handle, force=force)
+
+
+def test_a_run_is_cancelled_though_the_terminal_is_closed_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = Closing()
+    wait = Question.answered
+
+    def answered(question: Question[Any], timeout_s: float) -> bool:
+        if timeout_s > 1.0:
+            backend.leaves.set()
+        return wait(question, timeout_s)
+
+    monkeypatch.setattr(Question, "answered", answered)
+    monkeypatch.setattr(limits, "READ_TIMEOUT_S", 0.01)
+
+    with pytest.raises(Detached):
+        followed(backend, tmp_path, backend.interrupts)
+
+    assert backend.cancels == [False]
