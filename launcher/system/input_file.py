@@ -118,10 +118,10 @@ def open_file(path: StrPath) -> BinaryIO:
     return open(open_fd(path), "rb", buffering=0)
 
 
-def end_of(path: StrPath, limit_bytes: int) -> bytes:
-    """At most this many bytes of the file's end. Raises `OSError` as `read` does."""
+def end_of(path: StrPath, limit_bytes: int, since: int = 0) -> bytes:
+    """At most this many bytes of the file's end, and none before `since`. Raises `OSError` as `read` does."""
     with open_file(path) as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - limit_bytes))
+        file.seek(max(since, file.seek(0, os.SEEK_END) - limit_bytes))
         return file.read(limit_bytes)
 
 

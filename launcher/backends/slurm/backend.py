@@ -142,7 +142,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
             raise RequestError(
                 f"a step of job {handle['job_id']} cannot be requeued", hint="start it anew in the allocation"
             )
-        run_dir, job_id = Path(handle["run_dir"]), job_of(handle)
+        run_dir = Path(handle["run_dir"])
         if requeue.requeued(self._jobs(handle), handle):
             return handle
         if "task" in handle:
@@ -155,11 +155,9 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
         from launcher.backends.slurm import submission
 
         submit = submission.again(self.site, handle, attempt)
-        besides = ",".join(filter(None, [handle.get("besides", ""), job_id]))
-        begun: SlurmHandle = {**handle, "besides": besides}
-        del begun["job_id"]
+        begun = requeue.anew(self.site, handle)
         record(begun)
-        return self._of_job(begun, control.send(self._jobs(), run_dir, submit, besides=besides))
+        return self._of_job(begun, control.send(self._jobs(), run_dir, submit, besides=begun["besides"]))
 
     def found(self) -> list[ClusterRun]:
         """The runs of all users in the queue, and those that have left it lately."""

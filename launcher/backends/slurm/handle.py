@@ -29,6 +29,9 @@ class SlurmHandle(_Sized, total=False):
     besides: str
     """The jobs of previous attempts, `4711,4720`: they have the same comment."""
 
+    printed: int
+    """How much of `job.out` those have written, in bytes."""
+
     host: str
     """Of a step, the host of its srun; `pid` and `ticks` identify srun."""
 

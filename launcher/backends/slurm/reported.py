@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 def liveness(site: Site, handle: SlurmHandle, queue: Callable[[], Queue]) -> Liveness:
     """What squeue reports, then sacct; without accounting, a job or step that is not in the queue has ended."""
     job_id, directory = handle.get("step_id") or job_of(handle), directory_of(handle)
+    output = directory / "job.out", handle.get("printed", 0)
     found, said, reason = (*allocation.state(site, handle), "") if "step" in handle else _of_job(handle, queue())
     private = "elsewhere" in handle and not os.access(handle["elsewhere"], os.R_OK | os.X_OK)
     if private and not said:  # neither its nodes nor Slurm tell how it ended
@@ -32,14 +33,14 @@ def liveness(site: Site, handle: SlurmHandle, queue: Callable[[], Queue]) -> Liv
     cause = ending(job_id, said, reason) if found == "ended" else None
     if cause and reason == "JobLaunchFailure":
         cause["message"] += _way_out(handle)
-    if cause and cause["class"] == Failure.NODE and (host := lost_host(directory / "job.out")):
+    if cause and cause["class"] == Failure.NODE and (host := lost_host(*output)):
         cause["host"] = host
     if private and found == "ended" and cause is None:
         cause = {"class": Failure.USER_CODE, "message": f"Slurm ended job {job_id}, state {said}", "host": None}
     states, causes = [found] * handle["nodes"], dict.fromkeys(range(handle["nodes"]), cause) if cause else {}
-    if found == "running" or not causes:  # a task may have failed to start while srun waits for the others
+    if found != "pending" and not causes:  # a task may have failed to start while srun waits for the others
         silent = (rank for rank in range(handle["nodes"]) if not os.path.exists(directory / f"nodes/{rank}/stream"))
-        for rank, (host, why) in zip(silent, not_started(directory / "job.out").items(), strict=False):
+        for rank, (host, why) in zip(silent, not_started(*output).items(), strict=False):
             states[rank] = "ended"
             causes[rank] = {
                 "class": Failure.NODE,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher import output
-from launcher.backends.slurm import clusters, control
+from launcher.backends.slurm import behind_login, clusters, control
 from launcher.backends.slurm.handle import directory_of
 from launcher.backends.slurm.states import explain, job_of, meaning
 from launcher.errors import BackendUnavailableError, CommandError, RequestError
@@ -44,6 +45,17 @@ def requeued(queue: Queue, handle: SlurmHandle) -> bool:
             )
         output.progress(f"waiting up to {_ENDS_S:.0f} s for job {job_id} to end")
         time.sleep(_LOOK_S)
+
+
+def anew(site: Site, handle: SlurmHandle) -> SlurmHandle:
+    """The handle of a run that has ended, for its next job: what `job.out` says of nodes so far is not about that."""
+    if site.login and (problem := behind_login.look(site.login, handle, time.monotonic())):
+        raise BackendUnavailableError(problem)
+    begun: SlurmHandle = {**handle, "besides": ",".join(filter(None, [handle.get("besides", ""), job_of(handle)]))}
+    with suppress(OSError):
+        begun["printed"] = (directory_of(handle) / "job.out").stat().st_size
+    del begun["job_id"]
+    return begun
 
 
 def _accepted(site: Site, handle: SlurmHandle) -> bool:

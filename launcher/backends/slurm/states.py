@@ -135,20 +135,23 @@ def ending(job_id: str, state: str, reason: str) -> Cause | None:
     return {"class": kind, "message": f"Slurm ended job {job_id}, state {word}{why}", **nobody} if kind else None
 
 
-def lost_host(job_output: Path) -> str | None:
-    """The node that Slurm lost, as srun reports it; None if it was srun's own node."""
+def lost_host(job_output: Path, since: int = 0) -> str | None:
+    """The node that Slurm lost, as srun reports it after the first `since` bytes; None if it was srun's own node."""
     with suppress(OSError):
-        said = input_file.end_of(job_output, 65536)
+        said = input_file.end_of(job_output, 65536, since)
         found = re.findall(rb"^srun: error: Node failure on ([^\s,]+)", said, re.MULTILINE)
         return found[-1].decode(errors="replace") if found else None
     return None
 
 
-def not_started(job_output: Path) -> dict[str, str]:
-    """Hosts on which no agent could start, with the error: the run directory or the interpreter is missing there."""
+def not_started(job_output: Path, since: int = 0) -> dict[str, str]:
+    """Hosts on which no agent could start, with the error: the run directory or the interpreter is missing there.
+
+    `since`: as for `lost_host`.
+    """
     found: dict[str, str] = {}
     with suppress(OSError, ValueError):
-        text = input_file.end_of(job_output, 65536).decode(errors="replace")
+        text = input_file.end_of(job_output, 65536, since).decode(errors="replace")
         said = re.findall(
             r"^(?!srun: )(?!slurmstepd).*(?:can't open file|No such file or directory|cannot read|agent\.pyz: ).*",
             text,

@@ -1,0 +1,85 @@
+"""Runs that are submitted again after an attempt that left something behind."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.slurm.conftest import end
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.slurm.conftest import Login
+    from tests.slurm.laptop import Laptop
+
+pytestmark = pytest.mark.slurm
+
+RAN = "import os; print('ran in attempt', os.environ['DISTLAUNCH_ATTEMPT'], flush=True)\n"
+NOT_ON_ONE = '#!/bin/sh\n[ "$SLURM_PROCID" != 1 ] || exec /env/bin/python\nexec {} "$@"\n'
+
+
+def test_a_run_that_is_submitted_again_waits_whatever_kept_a_node_from_starting_before(login: Login) -> None:
+    login.write("ran.py", RAN)
+    python = login.write("python", NOT_ON_ONE.format(sys.executable))
+    python.chmod(0o755)
+    began = login.cli.directory / "began"
+    setup = f"until [ -e {began} ]; do sleep 0.1; done"
+    began.touch()
+    run = login.follow("anew", "--nodes", "2", "--python", str(python), "--setup", setup, "ran.py")
+    failed = run.end()
+    began.unlink()
+    python.unlink()
+    python.symlink_to(sys.executable)
+    for host in login.slurm.hosts:
+        login.slurm.drain(host)
+    try:
+        again = login("requeue", run.id)
+        waits = run.status()
+        follower = login.start("attach", run.id)
+        while_it_waits = login("wait", "--timeout", "8s", run.id)
+    finally:
+        for host in login.slurm.hosts:
+            login.slurm.run(("scontrol", "update", f"NodeName={host.name}", "State=RESUME"))
+    run.wait_state("RUNNING")
+    while_setup = login("wait", "--timeout", "8s", run.id)
+    began.touch()
+    followed = end(follower)
+
+    assert failed.exit_code == 1, failed.stderr
+    assert "a node failed: the agent could not start on n2: " in failed.stderr
+    assert again.exit_code == 0, again.stderr
+    assert waits["state"] == "pending"
+    assert (while_it_waits.exit_code, while_setup.exit_code) == (5, 5)
+    assert followed.exit_code == 0, followed.stderr
+    assert run.status()["attempt"] == 1
+
+
+def failing(laptop: Laptop) -> tuple[str, Path]:
+    """A run whose interpreter is missing, which has ended, and where the interpreter should be."""
+    laptop.cli.write("ran.py", RAN)
+    python = laptop.home / "python"
+    run = laptop.detached("--gres", "none", "--python", str(python), "ran.py")
+    assert laptop.wait_end(run)["state"] == "failed"
+    return run, python
+
+
+def test_behind_a_login_node_it_waits_as_well(laptop: Laptop) -> None:
+    run, python = failing(laptop)
+    python.symlink_to(sys.executable)
+    slurm = laptop.node.slurm
+    for host in slurm.hosts:
+        slurm.drain(host)
+    try:
+        again = laptop("requeue", run)
+        waits = laptop.status(run)
+    finally:
+        for host in slurm.hosts:
+            slurm.run(("scontrol", "update", f"NodeName={host.name}", "State=RESUME"))
+
+    assert again.exit_code == 0, again.stderr
+    assert waits["state"] == "pending"
+    ended = laptop.wait_end(run)
+    assert (ended["state"], ended["attempt"]) == ("success", 1)
