@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.command import Cli
-from tests.slurm.conftest import Login, end, idle_afterwards
+from tests.slurm.conftest import Login, Run, end, idle_afterwards
 from tests.slurm.scripts import SHOW, WAITS, seconds_left
 
 if TYPE_CHECKING:
@@ -208,3 +209,30 @@ def test_the_time_limit_of_a_step_is_its_own(shells: dict[str, tuple[Login, Resu
 
     assert done.exit_code == 124, done.stderr
     assert "the time limit of 3 s was reached" in done.stderr
+
+
+def test_a_step_that_has_not_begun_has_not_ended_for_another_host(login: Login) -> None:
+    setup = "until [ -e begin ]; do sleep 0.1; done"
+    line = f"distlaunch slurm --name later --setup {shlex.quote(setup)} --detach show.py"
+    shell = salloc(login, "1", line, "touch started", "until [ -e over ]; do sleep 0.1; done")
+    run, host = Run(login, "later", shell), login.slurm.hosts[0]
+
+    def there(*args: str) -> subprocess.CompletedProcess[str]:
+        return host.run(
+            (sys.executable, "-m", "launcher", *args), env=login.cli.env(login.env()), cwd=str(run.directory)
+        )
+
+    run.wait_file("started")
+    status, cancelled = there("status", run.id), there("cancel", run.id)
+    listed = there("ls")
+    login.write("begin", "")
+    waited = login("wait", run.id)
+    login.write("over", "")
+    end(shell)
+
+    assert "its step in job" in status.stdout, status.stdout
+    assert f"has not begun, and its srun is on {socket.gethostname()}" in status.stdout
+    assert cancelled.returncode == 4, cancelled.stderr
+    assert re.search(r"hint: cancel it there, or end its allocation: scancel \d+\n", cancelled.stderr)
+    assert re.search(rf"{run.id} .*unknown", listed.stdout), listed.stdout
+    assert waited.stdout == f"{run.id}: success\n", waited.stderr

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from launcher.agent.schedulers.slurm import expand
 from launcher.agent.terminal import attach
 from launcher.backends.slurm import inherited, steps, words
+from launcher.backends.slurm.handle import directory_of
 from launcher.backends.slurm.options import OF_SBATCH
 from launcher.backends.slurm.states import from_accounting, job_of, meaning
-from launcher.errors import BackendUnavailableError, LaunchError, SpecError
+from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
 from launcher.system import detached, pipes, proc, storage
 from launcher.system.dataclass import dataclass, replace
 
@@ -186,6 +187,8 @@ def state(site: Site, handle: SlurmHandle) -> tuple[NodeState, str]:
         try:
             if not steps.of(site, handle):
                 said = from_accounting(site, handle)
+                if said is None and _may_begin(site, handle):
+                    return "unknown", _not_begun(handle)
                 return (meaning(said), said) if said else ("ended", "")
         except LaunchError:
             found = "unknown"
@@ -193,12 +196,19 @@ def state(site: Site, handle: SlurmHandle) -> tuple[NodeState, str]:
 
 
 def send(site: Site, handle: SlurmHandle, *numbers: int) -> None:
-    """Signal the step's processes; without a step yet, end the script and its srun, which waits for free nodes."""
+    """Signal the step's processes; without a step yet, end the script and its srun, which waits for free nodes.
+
+    Raises `CommandError` if only another host could end these.
+    """
     step = steps.of(site, handle)
     for number in numbers if step else ():
         steps.send(site, str(step), number)
     if not step and _srun_lives(handle):
         proc.Identity(handle["pid"], handle["ticks"]).send_group(signal.SIGTERM)
+    elif not step and _may_begin(site, handle):
+        raise CommandError(
+            _not_begun(handle), hint=f"cancel it there, or end its allocation: scancel {handle['job_id']}"
+        )
 
 
 def terminal(
@@ -235,6 +245,16 @@ def terminal_words(
     own = str(directory / "nodes" / str(node))
     what = ("--shell", own) if rank is None else ("--attach", own, str(rank))
     return [*site.words(["srun"]), *how, *where, *agent, *what]
+
+
+def _may_begin(site: Site, handle: SlurmHandle) -> bool:
+    """Whether another host has its srun, and no node has begun: its setup, or other steps, may take that long."""
+    begun = any(directory_of(handle).glob("nodes/*/stream"))
+    return handle.get("host", _host()) != _host() and not begun and steps.has_job(site, handle["job_id"])
+
+
+def _not_begun(handle: SlurmHandle) -> str:
+    return f"its step in job {handle['job_id']} has not begun, and its srun is on {handle['host']}"
 
 
 def _srun_lives(handle: SlurmHandle) -> bool:
