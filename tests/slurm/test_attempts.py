@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slurm
 
-RAN = "import os; print('ran in attempt', os.environ['DISTLAUNCH_ATTEMPT'], flush=True)\n"
+RAN = "import os; print('ran in attempt', os.environ.get('DISTLAUNCH_ATTEMPT', 0), flush=True)\n"
 NOT_ON_ONE = '#!/bin/sh\n[ "$SLURM_PROCID" != 1 ] || exec /env/bin/python\nexec {} "$@"\n'
 
 
@@ -81,5 +81,26 @@ def test_behind_a_login_node_it_waits_as_well(laptop: Laptop) -> None:
 
     assert again.exit_code == 0, again.stderr
     assert waits["state"] == "pending"
+    ended = laptop.wait_end(run)
+    assert (ended["state"], ended["attempt"]) == ("success", 1)
+
+
+def test_behind_a_login_node_what_sbatch_has_refused_once_may_be_tried_again(laptop: Laptop) -> None:
+    laptop.cli.write("ran.py", RAN)
+    run = laptop.detached("--gres", "none", "ran.py")
+    laptop.wait_end(run)
+    full = "Batch job submission failed: Job violates accounting/QOS policy"
+    laptop.node.new_sbatch(f"echo 'sbatch: error: {full}' >&2; exit 1")
+    try:
+        refused = laptop("requeue", run)
+    finally:
+        laptop.node.new_sbatch('exec "$sbatch" "$@"')
+    as_it_was = laptop.status(run)
+    again = laptop("requeue", run)
+
+    assert refused.exit_code == 2, refused.stderr
+    assert full in refused.stderr
+    assert (as_it_was["state"], as_it_was["attempt"]) == ("success", 0)
+    assert again.stdout == f"{run}: attempt 1\n", again.stderr
     ended = laptop.wait_end(run)
     assert (ended["state"], ended["attempt"]) == ("success", 1)

@@ -72,9 +72,9 @@ cat > "spec.json.$$" || { rm -f "spec.json.$$"; exit 22; }
 mkdir "submitted-$3" 2>/dev/null || exit 23
 command unset $4 2>/dev/null
 umask "$mask"
-sbatch "$1/job.sbatch"
+sbatch "$1/job.sbatch" || { code=$?; rm -r "submitted-$3"; exit "$code"; }
 """
-"""Takes the new spec on stdin; what else the run needs is in its directory."""
+"""Takes the new spec on stdin; what else the run needs is in its directory. What sbatch refuses may be tried again."""
 
 
 Submit = Callable[[], str]
