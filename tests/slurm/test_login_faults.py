@@ -223,6 +223,25 @@ def test_of_another_users_run_the_state_is_told_and_what_cannot_be_read_is_said(
             assert "Traceback" not in done.stderr
 
 
+def test_a_run_whose_directory_there_cannot_be_written_to_is_cancelled_and_has_met_no_time_limit(
+    laptop: Laptop,
+) -> None:
+    laptop.cli.write("waits.py", WAITS)
+    follower = laptop.follow("--gres", "none", "waits.py", "600", "0.1")
+    follower.wait_line("line 2")
+    host, directory = laptop.node.host, str(laptop.top / "runs" / laptop.status()["run"])
+    host.run(("mount", "--bind", directory, directory), check=True, cwd="/")
+    host.run(("mount", "-o", "remount,bind,ro", directory), check=True, cwd="/")
+    try:
+        cancelled = laptop("cancel", "last")
+    finally:
+        host.run(("umount", "--lazy", directory), check=True, cwd="/")
+
+    assert cancelled.stdout.endswith(": cancelled\n"), cancelled.stderr
+    assert "Read-only file system; cancelling without a note for the agents" in cancelled.stderr
+    assert follower.end()[0] == 130
+
+
 def test_a_run_that_another_host_has_adopted_is_started_again_from_there(laptop: Laptop) -> None:
     laptop.cli.write("waits.py", WAITS)
     run = laptop.detached("--gres", "none", "waits.py", "3", "0.1")

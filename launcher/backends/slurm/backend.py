@@ -231,15 +231,11 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
 
         A plain scancel would reach the workers before their agent could give them the deadline.
         """
-        # Without it, URG means that the time limit is near.
-        asked = self.site.has_shell and os.path.exists(directory_of(handle) / "cancel.json")
-        end = signal.SIGURG if asked else signal.SIGTERM
+        end = self._last_signal(handle)
         if "step" in handle:
             allocation.send(self.site, handle, signal.SIGKILL if force else end)
             return
         job_id = job_of(handle)
-        if self.site.login and asked and "remote" in handle:
-            behind_login.mark_cancelled(self.site.login, handle)
         self._jobs(handle).hurry()
         site = self._of(handle)
         if not site.has_shell:  # the agents could not be told why
@@ -261,6 +257,13 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
             # Otherwise a signal may have reached the agents.
             error.in_part = not any(said in error.message for said in unsent)
             raise
+
+    def _last_signal(self, handle: SlurmHandle) -> signal.Signals:
+        """What ends a run's agents: URG if they find it cancelled, as it else means that the time limit is near."""
+        noted = self.site.has_shell and "user" not in handle and os.path.exists(directory_of(handle) / "cancel.json")
+        if noted and self.site.login:
+            noted = "remote" in handle and behind_login.mark_cancelled(self.site.login, handle)
+        return signal.SIGURG if noted else signal.SIGTERM
 
     def remove(self, handle: SlurmHandle) -> None:
         """Remove the run's directory behind a login node, unless it is another user's; the project's stays."""

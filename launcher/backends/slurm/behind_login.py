@@ -116,11 +116,14 @@ def not_again(handle: SlurmHandle) -> RequestError:
     return RequestError(f"{run} has ended, and its login node has no shell to start it again", hint="launch it again")
 
 
-def mark_cancelled(login: Login, handle: SlurmHandle) -> None:
-    """Let the job's own file and its agents know that it is cancelled, not preempted."""
+def mark_cancelled(login: Login, handle: SlurmHandle) -> bool:
+    """Let the job's own file and its agents know that it is cancelled, not preempted; returns whether they do."""
     request = (directory_of(handle) / "cancel.json").read_bytes()
     body = 'cat > "$1/cancel.json.new" && mv -f "$1/cancel.json.new" "$1/cancel.json"'
-    remote.run(login, body, remote_of(handle), timeout_s=_CALL_S, stdin=request)
+    answer = remote.run(login, body, remote_of(handle), timeout_s=_CALL_S, stdin=request)
+    if answer.code:  # a full disk is a reason to cancel
+        output.warn(f"{login.name}: {remote.reason(answer.stderr)}; cancelling without a note for the agents")
+    return not answer.code
 
 
 def remove(login: Login, handle: SlurmHandle) -> None:
