@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
 import pytest
 
+from testbed import packages
 from tests.slurm.scripts import SHOW, WAITS, seconds_left
 from tests.unused_gpus import besides
 
@@ -42,6 +44,19 @@ def test_each_index_is_a_run_of_its_own_and_ls_shows_one_that_opens(login: Login
     state = login("status", f"{run}/4", "--output", "json").json["result"]
     assert state["cause"]["message"] == "ValueError: four is bad"
     assert "2 success, 1 failed" in login("status", run).stdout
+
+
+def test_one_question_to_the_controller_tells_the_states_of_all_tasks(login: Login) -> None:
+    real = packages.program("squeue")
+    login.write("bin/squeue", f'#!/bin/sh\necho "$*" >>asked\nexec {real} "$@"\n').chmod(0o755)
+    env: dict[str, str | None] = {"PATH": f"{login.cli.directory}/bin:{os.environ['PATH']}"}
+    login.write("show.py", SHOW)
+    run = login.detach("held", "--gres", "none", "--array", "0-19", "--sbatch", "hold", "show.py")
+
+    held = login("status", run.id, env=env)
+
+    assert "20 pending" in held.stdout, held.stderr
+    assert len((login.cli.directory / "asked").read_text().splitlines()) == 1
 
 
 def test_ctrl_c_cancels_the_tasks_that_run_and_those_that_wait(login: Login) -> None:

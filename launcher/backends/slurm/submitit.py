@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 _SBATCH_S = 90.0
 _SQUEUE_S = 30
 _DELAY_S = 30
-_LEAST_S = 2.0
-"""The least time between two queries through a login node."""
+_LEAST_S = (0.5, 2.0)
+"""The least time between two queries: here, and through a login node."""
 
 _KEPT: dict[str, object] = {
     "_delay_s": _DELAY_S,
@@ -48,7 +48,7 @@ _KEPT: dict[str, object] = {
 """Fields of submitit's watcher with their initial values: submitit reads them, and we write them."""
 
 _PARSER = "_get_job_id_from_submission_command"
-_CALLED = ("_make_command", "get_info", "update_if_long_enough")
+_CALLED = ("_make_command", "get_info", "register_job", "update_if_long_enough")
 _FIELDS = "%i|%T|%r|%S|%k"
 _NAMES = ("job_id", "state", "reason", "start", "comment")
 
@@ -107,6 +107,9 @@ class Queue(SlurmInfoWatcher):
         self.site = site
         _refuse("SlurmInfoWatcher", [name for name, value in _KEPT.items() if vars(self).get(name) != value])
         _refuse("SlurmInfoWatcher", [name for name in _CALLED if not callable(getattr(self, name, None))])
+        self._jobs: set[str] = set()
+        """Those of which the last answer has what there is."""
+
         self._users: list[str] = []
         """Other users whose jobs are queried, too."""
 
@@ -138,6 +141,16 @@ class Queue(SlurmInfoWatcher):
             found[job] = row if states.of_all((before["state"], row["state"])) != before["state"] else before
         return found
 
+    def register_job(self, job_id: str) -> None:
+        """Have it asked for at once, unless the last answer has it, or came after another task of its array was known.
+
+        submitit would have a query made for each.
+        """
+        job = job_id.partition("_")[0]
+        if job not in self._jobs and job_id not in self._info_dict:
+            super().register_job(job)
+        self._jobs.add(job)
+
     def update(self) -> None:
         """Query squeue, with a time limit; without an answer, the known rows stay."""
         self._num_calls += 1
@@ -160,7 +173,7 @@ class Queue(SlurmInfoWatcher):
         if (user := handle.get("user")) and user not in self._users:
             self._users.append(user)
             now = True
-        now = now and time.monotonic() - self.asked_at > _LEAST_S * (self.site.login is not None)
+        now = now and time.monotonic() - self.asked_at > _LEAST_S[self.site.login is not None]
         info: dict[str, Any] = self.get_info(job_of(handle), mode="force" if now else "standard")
         return info if info and info.get("comment") == handle["comment"] else None
 
