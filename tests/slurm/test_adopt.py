@@ -98,6 +98,25 @@ def test_all_tasks_of_an_array_are_found_however_long_the_list_of_its_indices_is
     assert "29 pending" in told.stdout, told
 
 
+def test_tasks_of_an_array_count_that_have_left_the_queue_before_others(distlaunch: Cli) -> None:
+    """One of them was started again later, which gives it another time of submission."""
+    run, whole = "array-20250101-120000-abcd", "4711_9|9|COMPLETED|2025-01-01T09:00:00|alice|1|n1"
+    sent = f"alice|1|n1|array|sbatch /nowhere/{run}/job.sbatch"
+    past = [
+        f"4711_{task}|{'FAILED' if task == 3 else 'COMPLETED'}|2025-01-01T0{task}:00:00|{sent}" for task in range(9)
+    ]
+    queue = f"case $1 in --states=all) echo '{whole}|distlaunch:{run}|array|/nowhere/{run}/job.sbatch';; esac\n"
+    env = pretend(distlaunch, {"squeue": queue, "sacct": "".join(f"echo '{row}'\n" for row in past)})
+
+    listed = distlaunch("ls", "--on", "slurm", "--output", "json", env=env).json["result"]["runs"]
+    adopted = distlaunch("adopt", "--on", "slurm", "4711", env=env)
+    tasks = distlaunch("ls", run, "--output", "json", env=env).json["result"]["runs"]
+
+    assert [(row["run"], row["state"]) for row in listed] == [(run, "failed")]
+    assert adopted.exit_code == 0, adopted.stderr
+    assert [row["run"] for row in tasks] == [f"{run}/{task}" for task in range(10)]
+
+
 @pytest.mark.slurm
 def test_the_runs_of_an_allocation_are_found_by_their_steps_from_another_terminal(login: Login) -> None:
     """There is no accounting here: only the command lines of their sruns tell where their directories are."""

@@ -146,10 +146,11 @@ def runs(site: Site) -> list[ClusterRun]:
     """The runs of these jobs, the newest last; of a run that was started again, its last job."""
     last: dict[str, list[Job]] = {}
     for job in everything(site):
-        if not last.get(job.run) or (job.submitted, job.id) > (last[job.run][0].submitted, last[job.run][0].id):
-            last[job.run] = [job]
-        elif job.id == last[job.run][0].id:
+        first = last.setdefault(job.run, [job])[0]
+        if job is not first and job.id == first.id:
             last[job.run].append(job)
+        elif (job.submitted, job.id) > (first.submitted, first.id):
+            last[job.run] = [job]
     topology = _topology(site) if last else ""
     wanted = specs(site, [jobs[0].directory for jobs in last.values()])
     return sorted((_run(jobs, topology, wanted) for jobs in last.values()), key=lambda run: run["created"])
@@ -159,10 +160,18 @@ def everything(site: Site) -> list[Job]:
     """The jobs in the queue and the running steps, and those that have left, the newest last."""
     past = {(job.id, job.tasks, job.run): job for job in accounted(site)}  # two clusters may use one id
     jobs, running = queued(site), of_steps(site)
-    known = {(job.id, job.run) for job in (*jobs, *running)}
+    known: dict[tuple[str, str], set[int]] = {}
+    for job in (*jobs, *running):
+        known.setdefault((job.id, job.run), set()).update(indices([job]))
     running = [step if step.directory else replace(step, directory=_recorded(past, step)) for step in running]
-    found = [*jobs, *running, *(job for job in past.values() if (job.id, job.run) not in known)]
+    found = [*jobs, *running, *(job for job in past.values() if not _is_among(known, job))]
     return sorted(found, key=lambda job: job.submitted)
+
+
+def _is_among(known: Mapping[tuple[str, str], set[int]], job: Job) -> bool:
+    """Whether these have the job; of an array, all of these tasks, as each leaves the queue by itself."""
+    tasks = known.get((job.id, job.run))
+    return tasks is not None and tasks.issuperset(indices([job]))
 
 
 def _recorded(past: Mapping[tuple[str, str, str], Job], step: Job) -> str:
