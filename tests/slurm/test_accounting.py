@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -71,6 +72,24 @@ def change_job(run: Run, job: str) -> None:
     values["handle"]["job_id"] = job
     path.write_text(json.dumps(values))
     (run.directory / "result.json").unlink(missing_ok=True)
+
+
+def test_a_job_that_only_accounting_takes_for_running_has_ended(login: Login) -> None:
+    """Its end was lost, as Slurm's database was down: sacct calls it running until an administrator corrects that."""
+    login.write("waits.py", WAITS)
+    run = login.detach("runaway", "--gres", "none", "waits.py")
+    run.wait_for("ready")
+    login.write("bin/sacct", "#!/bin/sh\necho 'RUNNING|runaway'\n").chmod(0o755)
+    env: dict[str, str | None] = {"PATH": f"{login.cli.directory}/bin:{os.environ['PATH']}"}
+    job, ours = run.job, login("status", run.id, env=env)
+    login.slurm.run(("scontrol", "update", f"JobId={job}", "Comment=theirs"))
+    noted = login("status", run.id, env=env)
+    change_job(run, "999999")
+    gone = login("status", run.id, "--output", "json", env=env).json["result"]
+
+    for known in (ours, noted):
+        assert "running" in known.stdout
+    assert gone["state"] == "failed", gone
 
 
 def test_accounting_knows_what_the_queue_has_forgotten(accounted: Login) -> None:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.agent.schedulers.slurm import expand
 from launcher.agent.terminal import attach
-from launcher.backends.slurm import inherited, steps, words
+from launcher.backends.slurm import inherited, left, steps, words
 from launcher.backends.slurm.handle import directory_of
 from launcher.backends.slurm.options import OF_SBATCH
-from launcher.backends.slurm.states import from_accounting, job_of, meaning
+from launcher.backends.slurm.states import job_of
 from launcher.errors import BackendUnavailableError, CommandError, LaunchError, SpecError
 from launcher.system import detached, pipes, proc, storage
 from launcher.system.dataclass import dataclass, replace
@@ -186,10 +186,9 @@ def state(site: Site, handle: SlurmHandle) -> tuple[NodeState, str]:
     if not _srun_lives(handle):
         try:
             if not steps.of(site, handle):
-                said = from_accounting(site, handle)
-                if said is None and _may_begin(site, handle):
+                if (said := left.state(site, handle)) is None and _may_begin(site, handle):
                     return "unknown", _not_begun(handle)
-                return (meaning(said), said) if said else ("ended", "")
+                return said or ("ended", "")
         except LaunchError:
             found = "unknown"
     return found, text
@@ -250,7 +249,7 @@ def terminal_words(
 def _may_begin(site: Site, handle: SlurmHandle) -> bool:
     """Whether another host has its srun, and no node has begun: its setup, or other steps, may take that long."""
     begun = any(directory_of(handle).glob("nodes/*/stream"))
-    return handle.get("host", _host()) != _host() and not begun and steps.has_job(site, handle["job_id"])
+    return handle.get("host", _host()) != _host() and not begun and left.has_job(site, handle["job_id"])
 
 
 def _not_begun(handle: SlurmHandle) -> str:

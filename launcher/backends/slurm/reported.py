@@ -6,9 +6,9 @@ import os
 from typing import TYPE_CHECKING
 
 from launcher.agent.failures import Failure
-from launcher.backends.slurm import allocation, times
+from launcher.backends.slurm import allocation, left, times
 from launcher.backends.slurm.handle import directory_of
-from launcher.backends.slurm.states import ending, explain, from_accounting, job_of, lost_host, meaning, not_started
+from launcher.backends.slurm.states import ending, explain, job_of, lost_host, meaning, not_started
 from launcher.runs.liveness import Liveness
 from launcher.system import input_file
 
@@ -70,8 +70,7 @@ def _of_job(handle: SlurmHandle, queue: Queue) -> tuple[NodeState, str, str]:
         return found, said, row["reason"]
     if not queue.reached:
         return "unknown", "squeue does not answer", ""
-    state = from_accounting(queue.site, handle)
-    return (meaning(state), state, "") if state else ("ended", "", "")
+    return (*(left.state(queue.site, handle) or ("ended", "")), "")
 
 
 def _last_word_said(handle: SlurmHandle) -> bool:

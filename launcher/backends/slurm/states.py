@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from launcher.agent.failures import Failure
 from launcher.agent.schedulers.slurm import expand
-from launcher.errors import CommandError
 from launcher.system import input_file
 
 if TYPE_CHECKING:
@@ -16,12 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.backends.slurm.handle import SlurmHandle
-    from launcher.backends.slurm.site import Site
     from launcher.runs.liveness import NodeState
     from launcher.runs.node_report import Cause
-
-_SACCT_S = 30
-
 
 TABLE: dict[str, NodeState] = {
     "PENDING": "pending",
@@ -163,22 +158,3 @@ def not_started(job_output: Path, since: int = 0) -> dict[str, str]:
         ):
             found.update(dict.fromkeys(expand(hosts), said[-1].strip() if said else "exit code 2"))
     return found
-
-
-def from_accounting(site: Site, handle: SlurmHandle) -> str | None:
-    """The state that sacct has for a job that left the queue; None without accounting, as on many clusters.
-
-    Slurm reuses job ids: the name distinguishes our job from others.
-    """
-    name = handle.get("step") or handle["name"]
-    whose = ("--allusers",) if "user" in handle else ()
-    only = () if "step" in handle else ("--allocations",)
-    fields = "--format=State%40,JobName%200"
-    argv = ("sacct", "--jobs", job_of(handle), *whose, *only, "--noheader", "--parsable2", fields)
-    try:
-        done = site.run(argv, timeout_s=_SACCT_S)
-    except CommandError:
-        return None
-    rows = [line.split("|", 1) for line in done.stdout.splitlines() if "|" in line]
-    states = [state for state, its_name in rows if its_name == name]
-    return of_all(states) if done.returncode == 0 and states else None

@@ -65,14 +65,6 @@ def of(site: Site, handle: SlurmHandle) -> str | None:
     return next((step.id for step in running(site, handle["job_id"]) if step.name == handle["step"]), None)
 
 
-def has_job(site: Site, job_id: str) -> bool:
-    """Whether an allocation has not ended. Raises `LaunchError` if the controller does not answer."""
-    done, said = ask(site, "squeue", "--noheader", f"--jobs={job_id}", "--format=%A")
-    if done.returncode and "Invalid job id" not in said:
-        raise CommandError(f"squeue: {said}")
-    return bool(done.stdout.strip())
-
-
 def plain_id(text: str) -> str:
     """The id of a step without the group of a heterogeneous job, which sacct adds."""
     return _OF_GROUP.sub("", text)
