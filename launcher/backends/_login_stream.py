@@ -73,7 +73,7 @@ class Follower:
                 self._end("")
         elif self._patience.is_over():
             self._patience.grow()
-            self._login.close()
+            self._login.leave()
             self._end(f"{self._login.name} does not answer")
 
     def _connect(self, timeout_s: float) -> None:

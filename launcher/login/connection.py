@@ -32,6 +32,9 @@ _ASKS_S = 5.0
 _UNUSED_S = {"keys": 600, "terminal": 8 * 3600}
 """How long a connection stays open while nothing uses it, by how it was opened."""
 
+_BY_USER = "user"
+"""The ending of a file beside the socket: the connection was opened at a terminal."""
+
 _ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 _BATCH = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_S}", "-o", "ForwardAgent=no", *_ALIVE)
 _LONGEST_SOCKET = 88
@@ -103,9 +106,17 @@ class Login:
         return self._open(self._ours())
 
     def close(self) -> None:
-        """End our connection, which may hang; the user's own stays."""
+        """End our connection; the user's own stays."""
         if (ours := self._ours()) is not None and ours.exists():
             self._control(ours, "exit")
+
+    def leave(self) -> None:
+        """Have the next command open another connection, as ours may hang, by keys; what uses it continues.
+
+        One that the user has opened stays: ssh itself ends it if it carries nothing.
+        """
+        if (ours := self._ours()) is not None and ours.exists() and not self.socket(_BY_USER).exists():
+            self._control(ours, "stop")
 
     def open_at_terminal(self) -> str:
         """Open the connection; ssh asks the user whatever it needs. Returns how long it lasts, in words."""
@@ -119,6 +130,7 @@ class Login:
                 argv = ["ssh", *_ALIVE, *self._checks_keys(), *_master(ours, "terminal"), self.address]
                 if code := subprocess.run(argv, check=False).returncode:
                     raise NotLoggedInError(f"ssh {self.address} ended with code {code}", hint=self._way_in())
+                self.socket(_BY_USER).touch()
                 self._require(ours)
         hours = _UNUSED_S["terminal"] // 3600
         return f"the connection lasts until it is unused for {hours} hours, or the network between breaks"
@@ -145,6 +157,7 @@ class Login:
 
     def _begin(self, ours: Path) -> None:
         """Open the connection by keys."""
+        self.socket(_BY_USER).unlink(missing_ok=True)
         with tempfile.TemporaryFile() as said:
             argv = ["ssh", *_BATCH, *self._checks_keys(), *_master(ours, "keys"), self.address]
             try:

@@ -134,11 +134,11 @@ def _unanswered(login: Login, code: int, err: str, *, begun: bool) -> BackendUna
 
 
 def _late(login: Login, limit_s: float, *, begun: bool) -> BackendUnavailableError:
-    """The error for no answer; a connection that carries nothing is closed, so that the next command opens another."""
+    """The error for no answer; if the connection carries nothing, the next command opens another."""
     if begun:
         why = f"{login.name} answers, and does not end what was asked within {limit_s:.0f} s"
         return UnfinishedError(why, in_part=True)
-    login.close()
+    login.leave()
     return BackendUnavailableError(f"{login.name} does not answer within {_FIRST_S:.0f} s")
 
 

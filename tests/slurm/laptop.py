@@ -43,6 +43,10 @@ class Following:
         """What is shown of its workers."""
         return self.screen.read_text().splitlines()
 
+    def connections(self) -> list[str]:
+        """The processes by which it is connected to its login node."""
+        return Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+
     def end(self) -> tuple[int, str]:
         """Its exit code and its messages, once it has ended."""
         _, stderr = self.process.communicate(timeout=2 * LIMIT_S)

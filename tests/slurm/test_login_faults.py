@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from testbed import wait_until
 from tests.slurm.laptop import LIMIT_S
 from tests.slurm.test_through_login import WAITS
+from tests.terminal.screen import Screen
 
 if TYPE_CHECKING:
     from tests.slurm.laptop import Following, Laptop
@@ -120,6 +122,40 @@ def test_a_login_shell_that_hangs_is_told_and_nothing_is_submitted(laptop: Lapto
         assert "juno does not answer within 15 s" in done.stderr
     assert "nothing was submitted" in refused.stderr
     assert (after.exit_code, after.stdout) == (0, "line 0\n"), after.stderr
+
+
+def test_a_login_shell_that_hangs_for_one_command_ends_the_connection_of_no_other(laptop: Laptop) -> None:
+    laptop.cli.write("waits.py", WAITS)
+    slow = laptop.cli.write("slow", "")
+    shell = laptop.cli.write("shell", f'#!/bin/sh\n[ ! -e {slow} ] || sleep 20\neval "$SSH_ORIGINAL_COMMAND"\n')
+    shell.chmod(0o755)
+    slow.unlink()
+    laptop.node.configure(ForceCommand=str(shell))
+    try:
+        follower = laptop.follow("--gres", "none", "waits.py", "80", "0.3")
+        follower.wait_line("line 2")
+        ssh = follower.connections()
+        slow.touch()
+        by_keys = laptop("ls", "--on", "juno")
+        kept = follower.connections()
+        slow.unlink()
+        complete(follower, 80)
+        laptop("login", "juno", "--close")
+        argv, env = (sys.executable, "-m", "launcher", "login", "juno"), laptop.cli.env(laptop.env())
+        with Screen(argv, env=env, cwd=laptop.cli.directory) as screen:
+            assert screen.end() == 0
+        slow.touch()
+        by_user = laptop("ls", "--on", "juno")
+        slow.unlink()
+        laptop.node.refuse_keys()
+        after = laptop("ls", "--on", "juno")
+    finally:
+        laptop.node.configure(ForceCommand="")
+
+    for done in (by_keys, by_user):
+        assert "juno does not answer within 15 s" in done.stderr
+    assert ssh == kept != []
+    assert after.exit_code == 0, after.stderr
 
 
 def test_a_laptop_that_sleeps_shows_each_line_once_when_it_wakes(laptop: Laptop) -> None:
