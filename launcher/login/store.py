@@ -13,6 +13,7 @@ import os
 import tarfile
 from typing import IO, TYPE_CHECKING
 
+from launcher import output
 from launcher.errors import StorageError
 from launcher.login import remembered, remote
 from launcher.payload.snapshot_file import Reader
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 _LOOK_S = 60.0
 _CLEAN_S = 300.0
-_UNWRITABLE = 20
+_UNWRITABLE, _UNREADABLE = 20, 24
 _BLOCK_BYTES = 1 << 20
 
 _LOCAL = ("bcachefs", "btrfs", "ext2/ext3", "f2fs", "jfs", "overlayfs", "ramfs", "tmpfs", "xfs", "zfs")
@@ -72,7 +73,9 @@ umask 077
 find claims -type f -mtime +0 -exec rm -f {} + 2>/dev/null
 line='
 '
-look() { uses=$line$(cat runs/*/uses claims/* 2>/dev/null)$line; }
+look() {
+    uses=$line$(find runs claims -maxdepth 2 -type f '(' -name uses -o -path 'claims/*' ')' -exec cat {} +)$line
+}
 used() { case $uses in *"$line$1$line"*) ;; *) return 1 ;; esac; }
 written() {
     [ "$(head -n 501 "$1/work.times" 2>/dev/null | wc -l)" -le 500 ] || return 0  # too many to look at
@@ -88,7 +91,7 @@ written() {
     rm -f "from.$$" "to.$$"
     [ "$found" ]
 }
-look
+look || exit 24
 going=
 for path in packs/*.tar packs/agent-*.pyz packs/*.going projects/*; do
     [ -e "$path" ] || continue
@@ -107,14 +110,18 @@ for path in packs/*.tar packs/agent-*.pyz packs/*.going projects/*; do
     [ "$path" != "$whole" ] || { rm -rf "$whole.going"; mv "$path" "$whole.going"; }
     going="$going $whole"
 done
-look
+code=0
+look || code=24
 for whole in $going; do
-    if used "${whole##*/}"; then [ -e "$whole" ] || mv "$whole.going" "$whole"; else rm -rf "$whole.going"; fi
+    if [ $code = 0 ] && ! used "${whole##*/}"; then rm -rf "$whole.going"; fi
+    [ ! -e "$whole.going" ] || [ -e "$whole" ] || mv "$whole.going" "$whole"
 done
+exit $code
 """
 """What may go is set aside, then `uses` and `claims` are read once more: a launch claims what it needs, then looks for
-it. Files that were sent are from 2000-01-01, or are in `work.times` with their content (`agent.outputs.times`); a
-project with any others stays, and one with so many in that list that to read them would take minutes."""
+it. Nothing goes if one of these cannot be read. Files that were sent are from 2000-01-01, or are in `work.times` with
+their content (`agent.outputs.times`); a project with any others stays, and one with so many in that list that to read
+them would take minutes."""
 
 USES = "uses"
 """The file in a run's directory that lists the packs and the project that it uses."""
@@ -182,6 +189,9 @@ class Store:
     def clean(self) -> list[str]:
         """Remove what no run uses. Returns the directories of projects that stay, as runs have written there."""
         answer = remote.run(self._login, _CLEAN, self.directory, timeout_s=_CLEAN_S)
+        if answer.code == _UNREADABLE:
+            why = remote.reason(answer.stderr)
+            output.warn(f"{self._login.name}: what no run uses stays in {self.directory} for now: {why}")
         found = [line.partition(" ") for line in answer.text.splitlines()]
         return [f"{self.directory}/{path}" for word, _, path in found if word == "stays"]
 

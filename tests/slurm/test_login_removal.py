@@ -66,6 +66,37 @@ def test_a_directory_in_which_a_run_has_written_stays_and_is_named(laptop: Lapto
     assert packs(laptop) == set()
 
 
+def test_files_stay_that_a_run_uses_however_many_others_there_are_and_if_that_cannot_be_read(laptop: Laptop) -> None:
+    """Linux takes at least 128 KiB of arguments; here, the names of all runs are longer."""
+    laptop.cli.write("waits.py", WAITS)
+    first, second, third = (ran(laptop, "juno", "waits.py", "1", "0") for _ in range(3))
+    sent = packs(laptop)
+    many = [laptop.top / "runs" / f"{number:0200}" for number in range(1000)]
+    for directory in many:
+        directory.mkdir()
+        (directory / "uses").touch()
+    shell = laptop.cli.write("shell", '#!/bin/sh\nulimit -s 256\neval "$SSH_ORIGINAL_COMMAND"\n')
+    shell.chmod(0o755)
+    laptop.node.configure(ForceCommand=str(shell))
+    try:
+        removed = laptop("rm", first)
+    finally:
+        laptop.node.configure(ForceCommand="")
+    left = packs(laptop)
+    laptop.node.stand_in("cat", "echo cat: Stale file handle >&2; exit 1")
+    try:
+        unread = laptop("rm", second)
+    finally:
+        laptop.node.stand_in("cat")
+    kept = packs(laptop)
+    last = laptop("rm", third)
+
+    assert (removed.exit_code, unread.exit_code, last.exit_code) == (0, 0, 0), unread.stderr
+    assert left == kept == sent != set()
+    assert f"juno: what no run uses stays in {laptop.top} for now: cat: Stale file handle" in unread.stderr
+    assert packs(laptop) == set()
+
+
 def test_files_of_a_launch_that_is_being_sent_stay(laptop: Laptop) -> None:
     """The launch has been told that its files are there, and its job is not sent yet."""
     laptop.cli.write("waits.py", WAITS)
