@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from launcher.backends.slurm import allocation, states
+from launcher.backends.slurm import allocation, reported, states, submitit
 from launcher.backends.slurm.script import MOVED, quote, quote_value
+from launcher.backends.slurm.site import Site
 from launcher.errors import SpecError
 from launcher.spec import NodeRange
 from tests.unused_gpus import besides
@@ -16,6 +19,7 @@ from tests.unused_gpus import besides
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from launcher.backends.slurm.handle import SlurmHandle
     from tests.command import Cli
 
 
@@ -164,6 +168,31 @@ def test_sruns_output_names_the_lost_node_and_those_where_no_agent_could_start(t
     words = "python3: can't open file '/runs/x/agent.pyz': [Errno 2] No such file or directory"
     assert states.lost_host(out) == "n2"
     assert states.not_started(out) == {"n3": words, "n4": words}
+
+
+def test_the_files_of_many_nodes_are_not_looked_at_while_none_has_failed_to_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    squeue = tmp_path / "squeue"
+    squeue.write_text("#!/bin/sh\necho '4711|RUNNING|None|N/A|distlaunch:train'\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "job.out").write_text("setup\n")
+    for node in range(100):
+        (tmp_path / f"nodes/{node}").mkdir(parents=True)
+        (tmp_path / f"nodes/{node}/stream").touch()
+    handle = cast(
+        "SlurmHandle", {"run_dir": str(tmp_path), "nodes": 100, "job_id": "4711", "comment": "distlaunch:train"}
+    )
+    looks = []
+    sys.setprofile(lambda _, event, what: looks.append(what) if event == "c_call" and what is os.stat else None)
+    try:
+        found = reported.liveness(Site(), handle, lambda: submitit.Queue(Site()))
+    finally:
+        sys.setprofile(None)
+
+    assert found.nodes == ("running",) * 100
+    assert len(looks) < 100
 
 
 @pytest.mark.parametrize("word", ["", "plain", "a b", "it's", '"', "$HOME", "`id`", "line\nbreak", "ü", "--x=a b"])

@@ -40,7 +40,7 @@ def liveness(site: Site, handle: SlurmHandle, queue: Callable[[], Queue]) -> Liv
     states, causes = [found] * handle["nodes"], dict.fromkeys(range(handle["nodes"]), cause) if cause else {}
     if found != "pending" and not causes:  # a task may have failed to start while srun waits for the others
         silent = (rank for rank in range(handle["nodes"]) if not os.path.exists(directory / f"nodes/{rank}/stream"))
-        for rank, (host, why) in zip(silent, not_started(*output).items(), strict=False):
+        for (host, why), rank in zip(not_started(*output).items(), silent, strict=False):
             states[rank] = "ended"
             causes[rank] = {
                 "class": Failure.NODE,
