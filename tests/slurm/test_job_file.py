@@ -228,6 +228,7 @@ def test_pyxis_gets_its_options(distlaunch: Cli) -> None:
 REFUSED = {
     ("--time", "banana"): "is not a duration",
     ("--sbatch", "nodes=3"): "distlaunch sets that itself",
+    ("--sbatch", "cpus-per-task=8"): "does not reach the step\n  hint: --cpus-per-task does",
     ("--sbatch", "X=3"): "is not a long option of sbatch",
     ("--template", "nothing.j2"): "nothing.j2",
     ("--setup", "@/no/such/file"): "/no/such/file",

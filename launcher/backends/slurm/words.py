@@ -49,5 +49,7 @@ def pairs(texts: Sequence[str]) -> dict[str, str | None]:
             raise SpecError(f"sbatch {pair!r}: {key!r} is not a long option of sbatch", hint="write --sbatch key=value")
         if key in _RESERVED:
             raise SpecError(f"sbatch {key}: distlaunch sets that itself", hint="see distlaunch slurm --help")
+        if key == "cpus-per-task":  # from 22.05 on, srun does not take it from the job
+            raise SpecError(f"sbatch {key} does not reach the step", hint="--cpus-per-task does")
         found[key] = value if given else None
     return found
