@@ -17,9 +17,12 @@ from launcher.backends.ansible import ahead, playbook
 from launcher.backends.ansible import ansible_config as config
 from launcher.backends.ansible.inventory import program
 from testbed import wait_until
+from tests.command import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from tests.ansible.conftest import Rack
 
 pytestmark = pytest.mark.slow
 
@@ -231,3 +234,29 @@ def test_a_playbook_waits_for_the_thread_that_imports_the_runner(tmp_path: Path)
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "given, 3 forks of " in (tmp_path / "ansible.log").read_text()
+
+
+WITHOUT_PIDFDS = {
+    "python": "import os, signal\ndel os.pidfd_open, signal.pidfd_send_signal\n",
+    "kernel": "import os\ndef none(*_):\n    raise OSError(38, 'not implemented')\nos.pidfd_open = none\n",
+}
+
+
+@pytest.mark.parametrize("lacking", WITHOUT_PIDFDS)
+def test_a_python_or_kernel_without_pidfds_runs_each_program_and_starts_a_run_once(lacking: str, rack: Rack) -> None:
+    hooks = rack.write("hooks/sitecustomize.py", WITHOUT_PIDFDS[lacking]).parent
+    rack.write("adds.py", "import os, sys\nopen(sys.argv[1], 'a').write(os.environ['RANK'] + '\\n')\n")
+    how = {"ansible_user": "root", "ansible_ssh_common_args": f"-F {rack.ssh.config}"}
+    hosts = {host.name: {"ansible_host": host.address, **how} for host in rack.ssh.hosts}
+    listed = rack.cli.write("listed", json.dumps({"all": {"hosts": [*hosts]}, "_meta": {"hostvars": hosts}}))
+    inventory = rack.cli.write("hosts.sh", f"#!/bin/sh\necho read >> {listed}.times\ncat {listed}\n")
+    inventory.chmod(0o755)
+
+    argv = rack.argv("--nodes", "2", "--name", "once", "adds.py", str(rack.remote / "lines"), inventory=inventory)
+    done = rack.cli(*argv, env={"PYTHONPATH": f"{hooks}:{ROOT}"}, cwd=rack.directory, real=True)
+    assert done.exit_code == 0, done.stderr
+    assert sorted((rack.remote / "lines").read_text().split()) == ["0", "1"]
+    streams = sorted((rack.cli.runs / rack.id_of("once")).glob("nodes/*/stream"))
+    assert [stream.read_text().count('{"event":"agent_started",') for stream in streams] == [1, 1]
+    times = listed.with_name("listed.times").read_text()
+    assert times == "read\n" * 2, "by ansible-inventory and ansible-playbook"

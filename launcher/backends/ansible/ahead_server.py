@@ -172,8 +172,8 @@ def answer(connection: socket.socket, before: Mapping[str, str]) -> Callable[[],
     head, files, _, _ = socket.recv_fds(connection, 4, 3)
     request = json.loads(read(connection, struct.unpack("!I", head)[0]))
     name = os.path.basename(request["argv"][0])
-    alone = len(os.listdir("/proc/self/task")) == 1
-    if name not in _PROGRAMS or settings(request["env"]) != before or not alone or len(files) != 3:
+    ready = len(os.listdir("/proc/self/task")) == 1 and len(files) == 3 and has_pidfds()
+    if name not in _PROGRAMS or settings(request["env"]) != before or not ready:
         os._exit(0)  # the client becomes the program
     program = os.fork()
     if not program:
@@ -193,6 +193,15 @@ def answer(connection: socket.socket, before: Mapping[str, str]) -> Callable[[],
     with contextlib.suppress(OSError):
         connection.sendall(b"%d" % (code if code >= 0 else 128 - code))
     os._exit(0)
+
+
+def has_pidfds() -> bool:
+    """Whether this kernel has them, since 5.3, and this Python, if it was built with headers of such a kernel."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
 
 
 def read(connection: socket.socket, size: int) -> bytes:

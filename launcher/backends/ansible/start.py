@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,9 @@ def start(run_dir: Path, hosts: Sequence[str], secrets: Sequence[str], login: Lo
     """Run the playbook in the run's directory. The hosts' answers are kept until `forget`."""
     began = time.monotonic()
     running = _playbook(run_dir)
-    running.run({name: os.environ[name] for name in secrets}, taking_over.Receiver(run_dir, len(hosts)))
+    # Without pidfds, which not every Python has, we connect to the hosts ourselves.
+    receiver = taking_over.Receiver(run_dir, len(hosts)) if hasattr(signal, "pidfd_send_signal") else None
+    running.run({name: os.environ[name] for name in secrets}, receiver)
     try:
         _check(len(hosts), running)
     except BaseException:

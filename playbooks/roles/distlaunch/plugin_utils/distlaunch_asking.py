@@ -122,8 +122,12 @@ class Asking:
         return bool(found)
 
     def hand_over(self, follower: str, ranks: Mapping[str, int], found: Mapping[str, Answer]) -> None:
-        """Have the hosts send their nodes' streams from now on, to the launcher that listens there."""
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as launcher:
+        """Have the hosts send their nodes' streams from now on, to the launcher that listens there.
+
+        If that fails, as without pidfds, which not every Python has, the launcher connects to them itself.
+        """
+        refused = (AttributeError, OSError)
+        with contextlib.suppress(*refused), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as launcher:
             launcher.settimeout(_HANDS_OVER_S)
             launcher.connect("\0" + follower)
             _, owner, _ = struct.unpack("3i", launcher.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))

@@ -94,9 +94,9 @@ class Session:
         if self._process is None or self._data:
             return
         stdin, stdout = _descriptors(self._process)
-        os.write(stdin, json.dumps(request).encode() + b"\n")
         process = os.pidfd_open(self._process.pid)
         try:
+            os.write(stdin, json.dumps(request).encode() + b"\n")
             socket.send_fds(launcher, [about], [stdin, stdout, self._said.fileno(), process])
         finally:
             os.close(process)
