@@ -278,10 +278,9 @@ def show_rendered(planned: service.Launch) -> None:
     from launcher.console import summary  # only this needs it before a launch
 
     texts, written, data, sent = rendered.render(planned)
-    job = planned.request.job
     if not written:
         output.note(*summary.plan_table(planned.plan).splitlines())
-    if listed := summary.sent(sent, job.env, job.secrets):
+    if listed := summary.sent(sent, data["sent"]["variables"], data["sent"]["secrets"]):
         output.note(*listed.splitlines())
     if written:
         output.result(data, *written)

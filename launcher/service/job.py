@@ -11,6 +11,7 @@ from launcher.agent.roles import RESTART
 from launcher.errors import RequestError, SpecError
 from launcher.payload import scripts
 from launcher.settings import config, job_spec, run_file
+from launcher.settings.job_checks import parse_env
 from launcher.settings.options import JobOptions
 from launcher.spec import MAX_NODES, JobSpec, NodeRange, RoleSpec
 from launcher.system.dataclass import replace
@@ -103,7 +104,8 @@ def of_roles(
     first, total = roles[0].job, sum(role.job.nodes.max for role in roles)
     if total > MAX_NODES:
         raise SpecError(f"the roles have {total} nodes in all, and a run has at most {MAX_NODES}")
-    return replace(first, nodes=NodeRange(min=total, max=total), all_nodes=False, roles=tuple(roles))
+    env = parse_env(config.build(JobOptions, resolve(JobOptions, {})).env, os.environ)  # which all of them have
+    return replace(first, nodes=NodeRange(min=total, max=total), all_nodes=False, env=env, roles=tuple(roles))
 
 
 def _restarts(role: RoleRequest, given: Setting) -> int:

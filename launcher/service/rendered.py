@@ -101,6 +101,6 @@ def render(launch: Launch) -> Rendered:
 def _sent(request: Request, sent: Snapshot | None) -> Sent:
     return {
         "files": [{"path": file.path, "bytes": file.size} for file in sent.files] if sent else [],
-        "variables": dict(request.job.env),
+        "variables": {name: value for part in request.job.parts for name, value in part.env.items()},
         "secrets": list(request.job.secrets),
     }

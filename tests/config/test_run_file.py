@@ -49,6 +49,30 @@ def test_each_role_has_its_own_values_and_those_of_the_command_line(cli: Cli) ->
     assert (trainer["serves"], rollout["serves"]) == (False, True)
 
 
+ONE_HAS_MORE = """\
+[roles.one]
+nodes = 1
+script = "a.py"
+env = ["ALL=2", "OWN=1"]
+
+[roles.two]
+nodes = 1
+script = "a.py"
+"""
+
+
+def test_the_variables_of_the_first_role_are_its_own(cli: Cli) -> None:
+    cli.write("a.py", "import os; print(*map(os.environ.get, ('DISTLAUNCH_ROLE', 'ALL', 'OWN')))")
+    cli.write("run.toml", ONE_HAS_MORE)
+
+    done = cli("local", "--env=ALL=1", "--log-ranks=all", "--roles=run.toml")
+    shown = cli("local", "--env=ALL=1", "--dry-run", "--roles=run.toml")
+
+    assert done.exit_code == 0, done.stderr
+    assert sorted(line.split("] ")[1] for line in done.stdout.splitlines()) == ["one 2 1", "two 1 None"]
+    assert "OWN " in shown.stderr, "what is sent to any of them is listed"
+
+
 @pytest.mark.parametrize(
     ("own", "args", "variables", "expected"),
     [
