@@ -142,6 +142,57 @@ def _check_lists(rack: Rack, one: str) -> None:
     assert len(listed) == 2, "neither those that have ended nor the one that waits"
 
 
+ROLES = """
+[roles.one]
+nodes = 1
+nproc_per_node = 2
+script = "holds.py"
+args = ["{}"]
+env = ["CUDA_VISIBLE_DEVICES=0,1"]
+
+[roles.two]
+nodes = 1
+nproc_per_node = 2
+script = "holds.py"
+args = ["{}"]
+env = ["CUDA_VISIBLE_DEVICES=2,3"]
+"""
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_a_run_leases_the_gpus_that_each_of_its_roles_names(rack: Rack) -> None:
+    rack.write("holds.py", HOLDS)
+    gates = [rack.gate(name, 0, 1) for name in ("one", "two")]
+    file = rack.write("run.toml", ROLES.format(*gates))
+    first = rack.start("--name", "roles", "--log-ranks", "all", "--roles", str(file))
+    first.until("GPUs 2,3")
+    one = rack.id_of("roles")
+    on_two = ("--limit", "n2", "--nodes", "1", "--nproc-per-node", "1")
+
+    taken, free = results(
+        rack.start(*on_two, "--env", "CUDA_VISIBLE_DEVICES=3", "holds.py"),
+        rack.start(*on_two, "--env", "CUDA_VISIBLE_DEVICES=1", "holds.py"),
+    )
+
+    assert (taken.exit_code, f"n2: GPU 2-3 held by root's run {one}" in taken.stderr) == (3, True), taken.stderr
+    assert (free.exit_code, free.stdout) == (0, "GPUs 1\n"), free.stderr
+    for gate in gates:
+        gate.open()
+    assert first.end() == 0, first
+
+    elsewhere: dict[str, str | None] = {"DISTLAUNCH_RUNS_DIR": str(rack.cli.directory / "elsewhere")}
+    hosts = ("--inventory", str(rack.ssh.inventory), "--limit", "n1,n2", "--remote-dir", str(rack.remote))
+    assert rack.shell("adopt", one, *hosts, env=elsewhere).exit_code == 0
+    again = rack.shell("requeue", one, env=elsewhere)
+    assert again.exit_code == 0, again.stderr
+    rack.open("logs", "-f", one, env=elsewhere).until("GPUs 2,3", count=4)
+    taken = rack(*on_two, "--env", "CUDA_VISIBLE_DEVICES=3", "holds.py")
+    assert f"n2: GPU 2-3 held by root's run {one}" in taken.stderr, taken.stderr
+    for gate in gates:
+        gate.open()
+    assert rack.shell("wait", one, env=elsewhere).exit_code == 0
+
+
 def test_a_lease_cannot_be_taken_by_a_lock_file_of_someone_else(rack: Rack) -> None:
     path = lock_file(rack.ssh.hosts[0], "host")
     path.unlink(missing_ok=True)

@@ -57,10 +57,10 @@ def restore(options: AnsibleOptions, handle: AnsibleHandle, cwd: str, login: Log
     }
     workers = [str(one.job.get("workers")) for one in requests]
     variables |= {"distlaunch_workers": workers[0]} if len(set(workers)) == 1 else {}
-    if job.get("roles"):
-        needs = {"role": "", "torch": False, "contract": ""}
-        parts = zip(handle["hosts"], workers, strict=True)
-        variables["distlaunch_parts"] = {host: {**needs, "workers": count} for host, count in parts}
+    if names := _role_names(job, len(handle["hosts"])):
+        parts = zip(handle["hosts"], names, workers, strict=True)
+        of_all = {"torch": False, "contract": ""}
+        variables["distlaunch_parts"] = {host: {**of_all, "role": name, "workers": n} for host, name, n in parts}
     job = {name: value for name, value in job.items() if name in Job._fields and name not in BY_HOST}
     texts = playbook.directory_texts(sources, settings, variables)
     setup = setup_lines.watched(options.setup, ship_secrets=True)
@@ -83,6 +83,20 @@ def _request(answer: Any) -> _Request:
         why = str(answer.get("problem") or "its answer is not an agent's")[:400]
         raise BackendUnavailableError(f"a host does not know how the run was started: {why}")
     return _Request(job, python, secrets)
+
+
+def _role_names(job: dict[str, Any], nodes: int) -> list[str]:
+    """The role of each node, by node rank; empty if the run has no roles."""
+    roles = job.get("roles") or []
+    are_roles = isinstance(roles, list) and all(_is_role(role, nodes) for role in roles)
+    names = [role["name"] for role in roles for _ in range(role["nodes"])] if are_roles else []
+    if len(names) != (nodes if roles else 0):
+        raise BackendUnavailableError("a host does not know how the run was started: its roles are not an agent's")
+    return names
+
+
+def _is_role(role: object, nodes: int) -> bool:
+    return isinstance(role, dict) and _is_text(role.get("name")) and role.get("nodes") in range(1, nodes + 1)
 
 
 def _is_text(value: object) -> bool:

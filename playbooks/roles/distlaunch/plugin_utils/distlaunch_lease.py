@@ -31,7 +31,7 @@ class Leases:
     """
 
     def __init__(self, asking: Asking, args: Mapping[str, Any], targets: Mapping[str, Target]) -> None:
-        self._asking, self._args, self._targets, self._env = asking, args, targets, _gpus_named(args["job"])
+        self._asking, self._args, self._targets, self._named = asking, args, targets, _gpus_named(args["job"])
         self._mode = str(args["lease"])
         self._limit = time.monotonic() + float(args["wait_s"])
         self._leased: set[str] = set()
@@ -89,7 +89,7 @@ class Leases:
             "directory": facts["directory"],
             "node_rank": rank,
             "workers": self._targets[host].workers,
-            "env": self._env,
+            "env": self._env(host),
             "queue": waits,
             "wait_s": _TURN_S if waits else _GRACE_S,
         }
@@ -112,25 +112,35 @@ class Leases:
 
         return self._asking.each("lease", [host], ask)[host]
 
+    def _env(self, host: str) -> dict[str, str]:
+        """The variables that name GPUs of the host."""
+        return self._named[(self._args.get("parts") or {}).get(host, {}).get("role", "")]
+
     def _in_use(self, hosts: Iterable[str]) -> dict[str, Answer]:
         """Which of these hosts cannot give their lease now; takes none."""
-        request = {"call": "look", "env": self._env, "run": self._args["run"]}
+        request = {"call": "look", "run": self._args["run"]}
         hosts = list(hosts)
         if not hosts:
             return {}
 
         def look(host: str) -> Answer:
-            return self._asking.ask(host, {**request, "workers": self._targets[host].workers})
+            of_host = {"env": self._env(host), "workers": self._targets[host].workers}
+            return self._asking.ask(host, {**request, **of_host})
 
         answers = self._asking.each("look", hosts, look)
         return {host: _refusal(answer) for host, answer in answers.items() if not answer.get("free")}
 
 
-def _gpus_named(job: str) -> dict[str, str]:
-    """The variables of the workers that name GPUs."""
+def _gpus_named(job: str) -> dict[str, dict[str, str]]:
+    """The variables of the workers that name GPUs, by their role; those of a run without roles have none."""
     with open(job, encoding="ascii") as file:
-        env = json.load(file).get("env") or {}
-    return {name: value for name, value in env.items() if name.endswith("VISIBLE_DEVICES")}
+        read = json.load(file)
+    of_all = read.get("env") or {}
+    every = {"": of_all, **{role["name"]: {**of_all, **role.get("env", {})} for role in read.get("roles") or ()}}
+    return {
+        role: {name: value for name, value in env.items() if name.endswith("VISIBLE_DEVICES")}
+        for role, env in every.items()
+    }
 
 
 def _refusal(answer: Answer) -> Answer:
