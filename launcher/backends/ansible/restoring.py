@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from launcher.backends.ansible.handle import AnsibleHandle
     from launcher.backends.ansible.options import AnsibleOptions
     from launcher.login.connection import Login
+
+
+_TEMPLATE = re.compile("{[{%#]")
 
 
 class _Request(NamedTuple):
@@ -50,23 +55,33 @@ def restore(options: AnsibleOptions, handle: AnsibleHandle, cwd: str, login: Log
         **planning.common(options, cwd, login),
         "distlaunch_digest": "",
         "distlaunch_payload_bytes": 0,
-        "distlaunch_cwd": _same("working directories", [str(one.job.get("cwd")) for one in requests]),
-        "distlaunch_secrets": sorted({name for one in requests for name in one.secrets}),
         "distlaunch_torch": False,  # they had what the script needs
-        "distlaunch_python": _same("interpreters", [one.python for one in requests]),
+        **_answered(requests, handle["hosts"]),
     }
-    workers = [str(one.job.get("workers")) for one in requests]
-    variables |= {"distlaunch_workers": workers[0]} if len(set(workers)) == 1 else {}
-    if names := _role_names(job, len(handle["hosts"])):
-        parts = zip(handle["hosts"], names, workers, strict=True)
-        of_all = {"torch": False, "contract": ""}
-        variables["distlaunch_parts"] = {host: {**of_all, "role": name, "workers": n} for host, name, n in parts}
     job = {name: value for name, value in job.items() if name in Job._fields and name not in BY_HOST}
     texts = playbook.directory_texts(sources, settings, variables)
     setup = setup_lines.watched(options.setup, ship_secrets=True)
     texts |= {"setup.sh": "\n".join(setup)} if setup else {}
     playbook.write_directory(run_dir / "ansible", texts, {"agent.pyz": agent_archive.packed()})
     storage.write_whole(run_dir / "ansible/job.json", storage.encode_json(job))
+
+
+def _answered(requests: Sequence[_Request], hosts: Sequence[str]) -> dict[str, Any]:
+    """Ansible's variables by what the hosts have answered, in which it would run a template here."""
+    workers = [str(one.job.get("workers")) for one in requests]
+    found: dict[str, Any] = {
+        "distlaunch_cwd": _same("working directories", [str(one.job.get("cwd")) for one in requests]),
+        "distlaunch_secrets": sorted({name for one in requests for name in one.secrets}),
+        "distlaunch_python": _same("interpreters", [one.python for one in requests]),
+        **({"distlaunch_workers": workers[0]} if len(set(workers)) == 1 else {}),
+    }
+    if names := _role_names(requests[0].job, len(hosts)):
+        parts = zip(hosts, names, workers, strict=True)
+        of_all = {"torch": False, "contract": ""}
+        found["distlaunch_parts"] = {host: {**of_all, "role": name, "workers": n} for host, name, n in parts}
+    if _TEMPLATE.search(json.dumps(found)):
+        raise BackendUnavailableError("a host does not know how the run was started: its answer has a template")
+    return found
 
 
 def _ask(node: Any) -> dict[str, Any]:
@@ -105,7 +120,7 @@ def _is_text(value: object) -> bool:
 
 def _same(what: str, values: Sequence[str]) -> str:
     """The only one of these values."""
-    if len(set(values)) != 1 or not values[0] or "{{" in values[0] or "{%" in values[0]:
+    if len(set(values)) != 1 or not values[0]:
         listed = ", ".join(sorted(set(values)))[:400]
         raise RequestError(
             f"its hosts have different {what}: {listed}", hint="distlaunch requeue RUN where it was started"
