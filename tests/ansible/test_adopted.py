@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.ansible.test_site import ENGINE
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -23,6 +25,35 @@ def adopted(rack: Rack, run: str) -> Callable[..., Result]:
     done = rack.shell("adopt", run, *hosts, env=elsewhere)
     assert done.exit_code == 0, done.stderr
     return lambda *args: rack.shell(*args, env=elsewhere)
+
+
+MARKS = """
+import os
+print("mark", os.environ.get("MARK"), os.environ.get("ENGINE"), flush=True)
+"""
+
+
+@pytest.mark.parametrize("runtime", [None, "podman", "apptainer"])
+def test_a_run_has_its_setup_lines_and_its_container_again(rack: Rack, runtime: str | None) -> None:
+    rack.write("marks.py", MARKS)
+    log = rack.cli.directory / "log"
+    setup = "export MARK=set"
+    container: tuple[str, ...] = ()
+    if runtime:
+        rack.write(f"engines/{runtime}", ENGINE.replace("{log}", str(log))).chmod(0o755)
+        setup += f"; PATH={rack.directory}/engines:$PATH"
+        container = ("--container-image", "the/image", "--container-runtime", runtime)
+    run = rack.detached("--nodes", "2", "--setup", setup, *container, "marks.py")
+    assert rack.shell("wait", run).exit_code == 0
+    shell = adopted(rack, run)
+
+    again = shell("requeue", run)
+
+    assert again.exit_code == 0, again.stderr
+    assert shell("wait", run).exit_code == 0
+    mark = "None" if runtime == "podman" else "set"  # which has the run's own variables alone
+    said = [line.partition(" ")[2] for line in shell("logs", run).stdout.splitlines()]
+    assert said == [f"mark {mark} {runtime}"] * 4
 
 
 def test_a_template_in_a_hosts_answer_is_not_evaluated_here(rack: Rack) -> None:

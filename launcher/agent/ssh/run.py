@@ -20,7 +20,7 @@ from ..system import cgroup, files, processes
 from . import begin, container, preflight, warm
 from .leases import HOLDER
 from .preflight import identity_of
-from .run_files import more, note_secrets
+from .run_files import more, note
 from .user_files import HostError, working_directory
 
 _ENDPOINT_S = 60.0
@@ -56,7 +56,7 @@ def start(request: Request) -> Request:
     spec = os.path.join(own, "spec.json")
     begin.write(spec, json.dumps(job, indent=1))
     begin.write(os.path.join(own, KEY_FILE), request["key"])
-    note_secrets(own, list(request.get("secrets") or ()))
+    note(own, request)
     for name in filter(request.get, (FUNCTION_FILE, NOTIFY_FILE)):
         begin.write(os.path.join(own, name), request[name])
     about = {"work": job["cwd"], "reached": reached}

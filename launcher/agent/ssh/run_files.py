@@ -5,36 +5,38 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from typing import Any, Dict, List
+from typing import Any, Dict
 
 from ..system import files
 
-SECRETS = "secrets.json"
-"""The names of the workers' secrets, which a new start needs again."""
+NOTE = "request.json"
+"""What a new start needs again beside the job."""
 
 
-def note_secrets(own: str, names: List[str]) -> None:
-    """Record the names of the secrets in the node's directory, if there are any."""
-    path = os.path.join(own, SECRETS)
+def note(own: str, request: Dict[str, Any]) -> None:
+    """Record it in the node's directory, if there is any: the names of the secrets, the setup lines, the container."""
+    path = os.path.join(own, NOTE)
     with contextlib.suppress(FileNotFoundError):  # of an earlier start
         os.unlink(path)
-    if names:
-        files.write_whole(path, json.dumps(sorted(names)).encode("ascii"), 0o600, sync=False)
+    found: Dict[str, Any] = {"secrets": sorted(request.get("secrets") or ())}
+    found.update((name, request[name]) for name in ("setup", "container") if request.get(name))
+    if any(found.values()):
+        files.write_whole(path, json.dumps(found).encode("ascii"), 0o600, sync=False)
 
 
 def request(directory: str, rank: int) -> Dict[str, Any]:
-    """The agent's job without its key, its Python, where it worked, and the names of its secrets.
+    """The agent's job without its key, its Python, and what was noted of the request that started it.
 
     Unlike an answer about any run, it has the workers' variables: it goes only to who can read them in the file.
     """
     own = os.path.join(directory, "nodes", str(rank))
-    found: Dict[str, Any] = {"secrets": []}
-    for name, file in (("job", "spec.json"), ("agent", "agent.json"), ("secrets", SECRETS)):
+    found: Dict[str, Any] = {"agent": {}, "note": {}}
+    for name, file in (("job", "spec.json"), ("agent", "agent.json"), ("note", NOTE)):
         with contextlib.suppress(OSError, ValueError):
             found[name] = json.loads(files.read_word(os.path.join(own, file), 64 << 20))
     if "job" not in found:
         return {"problem": f"{own}/spec.json cannot be read"}
-    return {"job": found["job"], "python": found.get("agent", {}).get("python", ""), "secrets": found["secrets"]}
+    return {"secrets": [], **found["note"], "job": found["job"], "python": found["agent"].get("python", "")}
 
 
 def more(directory: str, identity: Dict[str, Any]) -> Dict[str, Any]:

@@ -42,7 +42,7 @@ class Start:
         beside = os.path.dirname(args["job"])
         self._key, self._function = _key(os.path.join(beside, "key")), text_of(os.path.join(beside, "function")) or None
         self._notify = text_of(os.path.join(beside, "notify")) or None
-        self._container = json.loads(text_of(args["container"]) or "null")
+        self._setup, self._container = text_of(args["setup"]), json.loads(text_of(args["container"]) or "null")
 
     def run(self) -> None:
         """Send what is missing, start node 0, then all others; if one cannot start, stop those that have."""
@@ -93,6 +93,7 @@ class Start:
             "notify": None if self._choice["ranks"][host] else self._notify,
             "container": (self._args.get("parts") or {}).get(host, {}).get("container", self._container),
             "secrets": self._secrets,
+            "setup": self._setup,
             **{name: self._args[name] for name in ("dir", "digest", "cwd")},
             **where,
         }
