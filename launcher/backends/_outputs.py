@@ -155,11 +155,11 @@ class SharedOutputs:
 class RemoteOutputs:
     """Files of a node that runs `agent.pyz host outputs` at the other end of a connection."""
 
-    def __init__(self, host: str, bridge: Bridge) -> None:
-        """Waits until the other end answers. Raises `CommandError` if it does not."""
+    def __init__(self, host: str, bridge: Bridge, more_s: float = 0.0) -> None:
+        """Waits until the other end answers, for `more_s` longer than usual. Raises `CommandError` if it does not."""
         self._host, self._bridge, self._rest = host, bridge, b""
         try:
-            bridge.wait_for(serve.READY, _CONNECTED_S)
+            bridge.wait_for(serve.READY, _CONNECTED_S + more_s)
         except CommandError as error:
             raise CommandError(f"{host}: {error.message}", hint=error.hint) from error
 

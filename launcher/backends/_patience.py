@@ -14,13 +14,15 @@ _PAUSE_S = (0.5, 10.0)
 class Patience:
     """How long a host may be silent, and when it is asked again."""
 
-    def __init__(self) -> None:
+    def __init__(self, more_s: float = 0.0) -> None:
+        """`more_s`: how much longer than others it may be silent at first."""
+        self._first_s = min(_SILENT_S[0] + more_s, _SILENT_S[1])
         self.heard_at = self._next_try = time.monotonic()
         self.renew()
 
     def renew(self) -> None:
         """Reset to the initial values: the host responds."""
-        self._pause_s, self._silent_s = _PAUSE_S[0], _SILENT_S[0]
+        self._pause_s, self._silent_s = _PAUSE_S[0], self._first_s
 
     def heard(self) -> None:
         """Note that data has arrived, or that a connection has just been opened."""

@@ -132,6 +132,7 @@ class Found:
                     "ssh": facts["ssh"],
                     "directory": node["run_directory"],
                     "agent_path": facts["agent_path"],
+                    "login_s": facts.get("login_s", 0.0),
                     "work": node["work"],
                     "agent": node["agent"],
                 }

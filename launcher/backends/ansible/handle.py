@@ -38,6 +38,9 @@ class Node(_Reached, total=False):
     work: str
     """The working directory there."""
 
+    login_s: float
+    """How long the first answer of the host took, most of it for the files that its shell reads at a login."""
+
     stream_from: tuple[int, int]
     """Byte offsets, here and on the host, where its stream begins; set if it took the node over from another host."""
 
@@ -47,3 +50,8 @@ class AnsibleHandle(Handle, total=False):
 
     nodes: list[Node]
     """Nodes that were asked to start, in rank order; missing until one was."""
+
+
+def more_s(node: Node) -> float:
+    """How much longer than usual the node's host may take to answer, as its logins take long."""
+    return 2 * node.get("login_s", 0.0)

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from launcher.agent.failures import Failure
+from launcher.backends.ansible.handle import more_s
 from launcher.runs import status
 from launcher.runs.node_report import Cause, NodeReport
 
@@ -32,7 +33,7 @@ def is_lost(tail: Tail, tails: Sequence[Tail]) -> bool:
     if tail.lost_at is None:
         return False
     ended = [other for other in tails if other is not tail and other.state == "ended"]
-    if time.monotonic() - tail.lost_at > _LOST_S:
+    if time.monotonic() - tail.lost_at > _LOST_S + more_s(tail.node):
         return bool(ended) or not any(map(_has_met, tails))
     if tail.state != "unknown":
         return False

@@ -18,6 +18,7 @@ from launcher.agent.ssh.calls import ANSWER
 from launcher.agent.system import trust as rule
 from launcher.agent.terminal import attach
 from launcher.backends._outputs import RemoteOutputs
+from launcher.backends.ansible.handle import more_s
 from launcher.errors import CommandError, LaunchError
 from launcher.login.connection import Login
 from launcher.login.hints import hints, last_line
@@ -140,7 +141,7 @@ def _checking() -> str:
 def call(node: Node, *words: str) -> dict[str, Any]:
     """The answer; `CommandError` names the host and the reason if there is none."""
     try:
-        done = proc.run_bounded(argv(node, *words), timeout_s=_CALL_S, limit_bytes=_ANSWER_BYTES)
+        done = proc.run_bounded(argv(node, *words), timeout_s=_CALL_S + more_s(node), limit_bytes=_ANSWER_BYTES)
     except CommandError as error:
         raise CommandError(f"{node['host']}: {error.message}") from error
     _, mark, answer = done.stdout.rpartition(f"\n{ANSWER}")
@@ -158,7 +159,7 @@ def terminal(node: Node, rank: int | None) -> pipes.ProgramBridge:
     of = (str(node["directory"]), str(node["rank"]), *(() if rank is None else (str(rank),)))
     bridge = pipes.ProgramBridge(argv(node, *words, *of))
     try:
-        bridge.wait_for(attach.CONNECTED, _CALL_S)
+        bridge.wait_for(attach.CONNECTED, _CALL_S + more_s(node))
     except CommandError as error:
         raise CommandError(
             f"{node['host']}: {error.message}", hint="\n        ".join(hints([error.message])) or None
@@ -170,7 +171,7 @@ def outputs(node: Node) -> RemoteOutputs:
     """A separate connection to the files that the node's workers have written."""
     spec = os.path.join(node["directory"], "nodes", str(node["rank"]), "spec.json")
     try:
-        return RemoteOutputs(node["host"], pipes.ProgramBridge(argv(node, "outputs", spec)))
+        return RemoteOutputs(node["host"], pipes.ProgramBridge(argv(node, "outputs", spec)), more_s(node))
     except CommandError as error:
         raise CommandError(error.message, hint="\n        ".join(hints([error.message])) or error.hint) from error
 

@@ -131,6 +131,7 @@ def _nodes(answers: Mapping[str, Any], running: playbook.Playbook, login: Login 
             "ssh": facts["ssh"],
             "directory": facts["directory"],
             "agent_path": facts["agent_path"],
+            "login_s": facts.get("login_s", 0.0),
         }
         put_behind(login, found[host], facts)
     return found

@@ -20,6 +20,7 @@ from launcher.backends._patience import Patience
 from launcher.backends.ansible import silence, ssh, taking_over
 from launcher.backends.ansible.frames import FrameError, Frames
 from launcher.backends.ansible.gate import Gates
+from launcher.backends.ansible.handle import more_s
 from launcher.errors import CommandError
 from launcher.login.hints import last_line
 from launcher.system import pipes, proc
@@ -85,7 +86,7 @@ class Tail:
         self._connection: _Connection | None = None
         self._first = first
         self._odd = _Odd()
-        self._patience = Patience()
+        self._patience = Patience(more_s(node))
 
     @property
     def stream(self) -> Path:
@@ -279,7 +280,7 @@ def fetch(handle: AnsibleHandle, limit_s: float) -> list[Tail]:
     """
     allow_files(_FILES_PER_NODE * len(handle["nodes"]))
     pump = Pump([Tail(node, Path(handle["run_dir"]), once=True) for node in handle["nodes"]])
-    limit = time.monotonic() + limit_s
+    limit = time.monotonic() + limit_s + max(map(more_s, handle["nodes"]), default=0.0)
     try:
         while not all(tail.finished or tail.lost_at is not None for tail in pump.tails) and time.monotonic() < limit:
             pump.turn(0.1)

@@ -1,0 +1,45 @@
+"""A host whose login takes longer than others have for a whole answer, as after `module load` in .bashrc."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from launcher.backends import _patience
+from launcher.backends.ansible import ssh, stream
+from tests.ansible.conftest import WAITS, results
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.ansible.conftest import Rack
+
+pytestmark = [pytest.mark.ssh, pytest.mark.slow]
+
+LOGIN_S = max(ssh._CALL_S, stream.FETCH_S, _patience._SILENT_S[0]) + 3
+"""Of a login."""
+
+
+@pytest.fixture
+def slow(rack: Rack) -> Iterator[Rack]:
+    """A rack in which the logins to n1 take long."""
+    file, host, there = rack.cli.write("slow/.bashrc", f"sleep {LOGIN_S}\n"), rack.ssh.hosts[0], Path.home() / ".bashrc"
+    there.touch()  # to be mounted over
+    host.run(("mount", "--bind", str(file), str(there)), check=True, cwd="/")
+    yield rack
+    host.run(("umount", str(there)), check=True, cwd="/")
+
+
+@pytest.mark.timeout(600)
+def test_commands_have_the_time_that_the_hosts_logins_take(slow: Rack) -> None:
+    slow.write("waits.py", WAITS)
+    run = slow.detached("--nodes", "1", "waits.py")
+
+    status, requeue = results(slow.open("status", run, "--output", "json"), slow.open("requeue", run))
+
+    assert status.json["result"]["state"] == "running", status.stderr
+    assert (requeue.exit_code, "its agents still run" in requeue.stderr) == (2, True), requeue.stderr
+    cancelled = slow.shell("cancel", run)
+    assert cancelled.exit_code == 0, cancelled.stderr
