@@ -46,7 +46,7 @@ _SHAPES: dict[str, dict[str, type | tuple[type, ...]]] = {
         "torch": (str, type(None)),
         "framework": str,
         "without": str,
-        "gpus": int,
+        "gpus": (int, type(None)),
         "directory": str,
         "free_bytes": int,
         "agent_path": str,
@@ -229,15 +229,17 @@ def _needs(host: str, args: Facts) -> dict[str, Any]:
 
 
 def _alike(good: Mapping[str, Facts], problems: dict[str, Problem], needs: Mapping[str, Facts]) -> None:
-    """Reject hosts that lack what most others of the same role have."""
+    """Reject hosts that lack what most others of the same role have, or that cannot tell which GPUs they have."""
     if needs[next(iter(good))]["torch"]:
         _different(good, problems, "torch", "torch")
     _different(good, problems, "framework", "its framework")
-    if any(facts["gpus"] for facts in good.values()):
-        for host, facts in good.items():
-            if needs[host]["gpus_matter"] and not facts["gpus"]:
-                message = "no GPUs here, but other hosts have some: does nvidia-smi work?"
-                problems.setdefault(host, {"kind": "gpus", "message": message})
+    message = "no GPUs here, but other hosts have some: does nvidia-smi work?"
+    some = any(facts["gpus"] for facts in good.values())
+    for host, facts in good.items():
+        silent = facts["gpus"] is None
+        if needs[host]["gpus_matter"] and not facts["gpus"] and (some or silent):
+            why = "the driver of its GPUs does not answer: see dmesg" if silent else message
+            problems.setdefault(host, {"kind": "gpus", "message": why})
 
 
 def _own_problem(facts: Facts, args: Facts) -> Problem | None:
@@ -252,10 +254,8 @@ def _own_problem(facts: Facts, args: Facts) -> Problem | None:
     if facts["without"]:
         return {"kind": "framework", "message": facts["without"]}
     if facts["free_bytes"] < 2 * int(args["snapshot_bytes"]) + _ROOM_BYTES:
-        return {
-            "kind": "disk",
-            "message": f"the disk is full: {facts['free_bytes'] / 1e6:.0f} MB are free in {facts['directory']}",
-        }
+        free = f"{facts['free_bytes'] / 1e6:.0f} MB are free in {facts['directory']}"
+        return {"kind": "disk", "message": f"the disk is full: {free}"}
     return None if facts["has_cwd"] else {"kind": "files", "message": f"there is no directory {args['cwd']}"}
 
 
