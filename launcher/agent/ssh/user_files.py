@@ -14,7 +14,9 @@ from ..outputs import project
 if TYPE_CHECKING:
     from ..job import Job
 
-_FILES_S = 120.0
+_SOONER = 0.9
+"""Of the time that the start may take, in which others have copied the files: the launcher hears why it failed."""
+
 _OLD_S = 14 * 86400
 Request = Dict[str, Any]
 
@@ -87,7 +89,8 @@ def working_directory(request: Request) -> Tuple[str, List[str]]:
         return str(request["cwd"]), []
     work, notes = os.path.join(request["directory"], "work"), list[str]()
     snapshot = os.path.join(os.path.expanduser(request["dir"]), "snapshots", request["digest"])
-    limit = time.monotonic() + _FILES_S
+    limit_s = _SOONER * request["timeout_s"]
+    limit = time.monotonic() + limit_s
     if request["job"].get("project") and request["copies"]:
         notes = _in_project(request, snapshot, work)
     while not os.path.isdir(work):
@@ -97,7 +100,7 @@ def working_directory(request: Request) -> Tuple[str, List[str]]:
             os.rename(copy, work)
         elif time.monotonic() > limit:
             raise HostError(
-                f"{work} has not appeared in {_FILES_S:.0f} s: is this disk really shared? set distlaunch_shared: false"
+                f"{work} has not appeared in {limit_s:.0f} s: is this disk really shared? set distlaunch_shared: false"
             )
         else:
             time.sleep(0.02)

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from launcher.runs.handle import Meeting
 
 _LIMIT_S = 1800.0
+_STEPS = 15
+"""As many times --host-timeout, at least: the files may take ten, and the other steps one each."""
+
 _END_S = 15.0
 _LOOK_S = 0.02
 _SEND_S = 86400.0
@@ -51,7 +54,8 @@ def directory_texts(
     inventory: Sequence[str], settings: Mapping[str, str], variables: Mapping[str, Any], more_s: float = 0.0
 ) -> dict[str, str]:
     """What ansible-runner reads, and all playbooks. `more_s`: how much longer than usual they may run."""
-    limit_s = _LIMIT_S + more_s + variables.get("distlaunch_wait_s", 0.0)
+    limit_s = max(_LIMIT_S, _STEPS * variables.get("distlaunch_timeout_s", 0.0))
+    limit_s += more_s + variables.get("distlaunch_wait_s", 0.0)
     runner = {"job_timeout": limit_s, "pexpect_timeout": 1, "suppress_ansible_output": True}
     found = {
         "env/extravars": json.dumps(variables, indent=2) + "\n",

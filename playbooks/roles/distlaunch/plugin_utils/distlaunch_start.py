@@ -94,6 +94,7 @@ class Start:
             "container": (self._args.get("parts") or {}).get(host, {}).get("container", self._container),
             "secrets": self._secrets,
             "setup": self._setup,
+            "timeout_s": float(self._args["timeout_s"]),
             **{name: self._args[name] for name in ("dir", "digest", "cwd")},
             **where,
         }
