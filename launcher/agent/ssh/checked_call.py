@@ -1,22 +1,36 @@
 """One call to a host's agent, which runs only after a check that it is the one that its name says.
 
 The launcher sends this program on the command line after the text of `system/trust.py`, whose function is then a
-global here. Its arguments: a JSON list of the agent's path and what is trusted, then the call as `calls.main` takes it.
+global here. Its arguments: a JSON list of the agent's path, of what to print if neither the agent nor the run's
+directory is there any more, and of what is trusted; then the call as `calls.main` takes it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..system.trust import agent_problem
+    from ..system.trust import agent_problem, problem
+
+
+def _is_gone(path: str) -> bool:
+    try:
+        os.stat(path)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    return False
+
 
 if __name__ == "__main__":
-    path, *trusted = json.loads(sys.argv[1])
+    path, gone, *trusted = json.loads(sys.argv[1])
     found = agent_problem(path, trusted)
+    if found and gone and not problem(path, trusted) and all(map(_is_gone, (path, sys.argv[3]))):
+        sys.stdout.write(gone)
+        sys.exit()
     if found:
         sys.exit(f"{found.message}; fix it there: {found.hint}")
     sys.path.insert(0, path)

@@ -64,10 +64,17 @@ def argv(node: Node, *call: str) -> tuple[str, ...]:
     python = node["python"]
     # As in the playbooks, the host expands a tilde.
     first = python if python.startswith("~/") else shlex.quote(python)
-    which = json.dumps([node["agent_path"], *trust.words()])
+    which = json.dumps([node["agent_path"], _if_gone(*call), *trust.words()])
     # Without `site`, as calls import nothing from there: a third of the time that such a Python takes to start.
     remote = f"exec {first} " + shlex.join(("-S", "-c", _checking(), which, *call))
     return (*options[:1], *_OPTIONS, *more, *options[1:], host, f"/bin/sh -c {shlex.quote(remote)}")
+
+
+def _if_gone(call: str, directory: str = "", *_more: str) -> str:
+    """What a host is to answer that has lost its agent and the run's directory, as in memory at a reboot."""
+    gone = json.dumps({"message": f"{directory} is gone"})
+    answers = {"tail": f"{{}}\ne {gone}", "signal": '{"signalled": false}', "remove": "{}"}
+    return f"\n{ANSWER}{answers[call]}\n" if call in answers else ""
 
 
 def own_words(node: Node) -> list[str]:
