@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -57,6 +58,29 @@ def test_setup_lines_run_before_the_python_of_each_host_and_a_failed_one_names_h
     for said, failed in zip(wrong.values(), results(*(rack.start(*words) for words in asked)), strict=True):
         assert (failed.exit_code, said in failed.stderr) == (3, True), failed.stderr
         assert "hint: --setup lines run in bash on each host" in failed.stderr
+
+
+def test_a_host_without_bash_is_named_if_setup_lines_need_it(rack: Rack) -> None:
+    rack.write("show.py", SHOW)
+    passwd = rack.cli.write("passwd", re.sub("(?m)^(root:.*:).*$", r"\1/bin/sh", Path("/etc/passwd").read_text()))
+    host = rack.ssh.hosts[0]
+    if Path("/bin/sh").resolve() == Path("/bin/bash").resolve():
+        pytest.skip("/bin/sh is bash here")
+    anew = {"ANSIBLE_SSH_ARGS": "-o ControlPath=none"}  # a connection that is open knows the shell that was root's
+    for file, place in ((passwd, "/etc/passwd"), (Path("/dev/null"), "/bin/bash")):
+        host.run(("mount", "--bind", str(file), place), check=True, cwd="/")
+    try:
+        done, wrong = results(
+            rack.start("--nodes", "1", "--setup", "export LOADED=yes", "show.py", env=anew),
+            rack.start("--nodes", "1", "--limit", "n2", "--setup", "true", "--python", "/no/python", "show.py"),
+        )
+    finally:
+        for place in ("/etc/passwd", "/bin/bash"):
+            host.run(("umount", place), check=True, cwd="/")
+
+    assert (done.exit_code, wrong.exit_code) == (3, 3)
+    assert "n1: /bin/bash cannot be started, in which --setup lines run\n" in done.stderr, done.stderr
+    assert "n2: there is no /no/python (" in wrong.stderr, wrong.stderr
 
 
 def test_agents_run_in_the_container_of_each_runtime_with_the_runs_variables_alone(rack: Rack) -> None:

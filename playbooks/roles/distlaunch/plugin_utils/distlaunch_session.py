@@ -50,6 +50,9 @@ _NO_WAY = ("not logged in to", "Stdio forwarding request failed")
 _CHECKED = 'code=$?; [ $code = 0 ] || { echo "distlaunch: setup failed with code $code: see above" >&2; exit $code; }; '
 _SETUP_FAILED = r"^distlaunch: setup failed with code (\d+): (.*)$"
 
+_NO_BASH = "^(?!/bin/bash:).*/bin/bash"
+"""What the login's shell says, and not bash itself."""
+
 # Without a locale, Python sets this one for its children (PEP 538); our Python gets the same as one of them.
 _LOCALE = '[ "$LC_ALL$LC_CTYPE$LANG" ] || export LC_CTYPE=C.UTF-8; '
 
@@ -224,6 +227,8 @@ class Session:
         if failed:
             reason = "".join(f" ({line})" for line in said[: failed.start()].strip().splitlines()[-1:])
             return {"problem": f"setup failed with code {failed[1]}: {failed[2]}{reason}", "setup": True}
+        if code in (126, 127) and self.setup and re.search(_NO_BASH, said, re.MULTILINE):
+            return {"problem": "/bin/bash cannot be started, in which --setup lines run", "setup": True}
         if code in (126, 127):
             return {"problem": f"there is no {self.python} (looked for along the PATH of a login without a terminal)"}
         last = (said or self._data.decode(errors="replace").strip() or "it said nothing").splitlines()[-1]
