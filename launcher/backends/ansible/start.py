@@ -97,10 +97,15 @@ def recover(run_dir: Path, hosts: Sequence[str], login: Login | None) -> Ansible
     if not running.told("start"):
         return None
     nodes = _nodes(running.answers["preflight"], running, login)
-    chosen = list(hosts)
-    for host, node in nodes.items():
-        chosen[node["rank"]] = host
-    return {"run_dir": str(run_dir), "hosts": chosen, "nodes": list(nodes.values())}
+    return {"run_dir": str(run_dir), "hosts": _by_rank(run_dir, hosts, nodes), "nodes": list(nodes.values())}
+
+
+def _by_rank(run_dir: Path, planned: Sequence[str], chosen: Mapping[str, Node]) -> list[str]:
+    """The hosts by node rank; for nodes of an elastic run that are not started, those that were planned besides."""
+    job = storage.read_json(run_dir / "ansible/job.json") or {}
+    elastic = job.get("min_nodes") != job.get("max_nodes")
+    others = [host for host in planned if host not in chosen] if elastic else []
+    return [*chosen, *others][: len(planned)]
 
 
 def target(node: Node) -> tuple[str, str]:
@@ -140,16 +145,12 @@ def _nodes(answers: Mapping[str, Any], running: playbook.Playbook, login: Login 
 def _handle(run_dir: Path, planned: Sequence[str], running: playbook.Playbook, login: Login | None) -> AnsibleHandle:
     """Everything that another shell needs to follow the run, given the same keys."""
     nodes = _nodes(running.answers["preflight"], running, login)
-    job = storage.read_json(run_dir / "ansible/job.json") or {}
-    elastic = job.get("min_nodes") != job.get("max_nodes")
-    hosts = list(planned) if elastic else list(planned)[: len(nodes)]
     notes: dict[str, list[str]] = {}
     for host, node in nodes.items():
         started = running.answers["start"][host]
         node.update({"agent": started["agent"], "work": started["work"]})
         for note in started.get("notes") or ():
             notes.setdefault(note, []).append(host)
-        hosts[node["rank"]] = host
     for note, named in notes.items():
         output.warn(f"{folded(named)}: {note}")
     first = running.answers["start"][running.choice["master"]]
@@ -157,7 +158,7 @@ def _handle(run_dir: Path, planned: Sequence[str], running: playbook.Playbook, l
     meeting.update(running.meeting)
     return {
         "run_dir": str(run_dir),
-        "hosts": hosts,
+        "hosts": _by_rank(run_dir, planned, nodes),
         "nodes": list(nodes.values()),
         "output_dir": running.answers["start"][running.choice["master"]]["work"],
         "rendezvous": meeting,
