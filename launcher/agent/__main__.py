@@ -192,7 +192,7 @@ def _unpack(source: str, job: Job, rank: int) -> Job:
             )
             for note in made.notes:
                 sys.stderr.write(f"distlaunch agent: {note}\n")
-            return job._replace(cwd=made.work)
+            return job._replace(cwd=made.work, output_dir=made.work)
     except (OSError, EOFError, tarfile.TarError) as error:
         refuse(f"the run's archives cannot be unpacked to {job.directory}: {error}")
     return job

@@ -107,3 +107,23 @@ def test_what_pods_write_to_a_volume_is_there_for_the_next_launch(pods: User) ->
     assert lost.stderr.count("lost with their pods: --fetch PATTERN, or --volume") == 1
     assert relative.exit_code == 2
     assert "output-dir 'out' is not an absolute path" in relative.stderr
+
+
+def test_a_run_with_a_directory_of_its_own_on_a_volume_has_its_files_fetched(pods: User) -> None:
+    """As another run uses the project's directory there, with other files."""
+    volume = pods.cli.directory.parent / f"{pods.cli.directory.name}-volume"
+    volume.mkdir()
+    pods.write("writes.py", WRITES)
+    (pods.cli.directory / "data").symlink_to("/etc")
+    kept = ("--volume", f"hostpath:{volume}:/out", "--output-dir", "/out")
+    other = pods.follow(*kept, "--name", "waits", "writes.py", "waits")
+    other.wait("its line", lambda: "written" in other.stdout)
+    pods.write("own.py", "open('mine.txt', 'w').close()\n")
+
+    done = pods("k8s", *kept, "--fetch", "mine.txt", "--output", "json", "own.py")
+
+    assert done.exit_code == 0, done.stderr
+    result = done.json["result"]
+    assert [file["path"] for file in result["fetched"]["files"]] == ["mine.txt"]
+    assert [node["output_dir"].rpartition("/")[2] for node in result["nodes"]] == [f"work-{result['run']}"]
+    assert pods("cancel", other.run).exit_code == 0

@@ -83,6 +83,11 @@ def prepare(project: str, run: str, node: int, digest: str, sent: str, entries: 
         return Prepared(work, kept)
 
 
+def own_in_volume(project: str, run: str) -> str:
+    """The directory of a run of its own beside a project's on a volume, which it has if that is used."""
+    return f"{project}/work-{run}"
+
+
 def still_has(project: str, run: str, node: int, digest: str) -> bool:
     """Whether all files with that digest are those laid out last; then this node uses them."""
     with open(os.path.join(project, "lock"), "ab") as lock:

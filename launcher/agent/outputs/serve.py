@@ -21,6 +21,7 @@ import time
 from typing import Any, Callable, Dict
 
 from .. import notice
+from . import project
 from .receive import receive
 from .signs import CONNECTED, GRANTED, HELD, RELEASED, WAITING
 from .tree import Tree, TreeError
@@ -33,7 +34,9 @@ _ALIVE_S, _LOOK_S = 5.0, 0.1
 
 def directory_of(spec: Dict[str, Any]) -> str:
     """Where the outputs of a job are: its output directory, or where its workers start."""
-    return str(spec.get("output_dir") or spec["cwd"])
+    where = str(spec.get("output_dir") or spec["cwd"])
+    own = project.own_in_volume(os.path.dirname(where), str(spec.get("run")))
+    return own if os.path.isdir(own) else where
 
 
 def main(spec_path: str) -> None:

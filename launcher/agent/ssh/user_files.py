@@ -119,7 +119,7 @@ def in_volume(files: str, directory: str, job: Job, node: int) -> project.Prepar
     else:
         os.makedirs(sent)
     entries = list(_entries(sent))
-    own = f"{directory}/work-{job.run}"
+    own = project.own_in_volume(directory, job.run)
     return project.prepare(directory, job.run, node, combined(entries), sent, entries, own)
 
 
