@@ -120,7 +120,7 @@ class Announcer:
     def _odd(self, event: str, fields: dict[str, Any]) -> None:
         """Announce what went wrong without ending the run, and where more of it is."""
         if event == "flight_recorder":
-            self._once(f"flight recorder: {', '.join(fields.get('files') or fields.get('problems') or [])}")
+            self._once(f"flight recorder: {amounts.listed(fields.get('files') or fields.get('problems') or [])}")
             return
         self._workers.end_line()
         output.warn(hang_text(fields))

@@ -44,6 +44,7 @@ def dump() -> bytes:
         entry["profiling_name"] = entry["profiling_name"].replace("gloo:", "nccl:")
         entry["state"] = "completed" if at < len(done) else "started"
         entry["frames"] = places[at]
+        entry["is_p2p"] = HOW == "p2p"
     return pickle.dumps(found, protocol=2)
 
 

@@ -93,6 +93,16 @@ def test_a_rank_that_calls_another_collective_is_named_though_all_ranks_time_out
 
 
 @pytest.mark.usefixtures("gpus")
+def test_the_cause_which_all_nodes_get_names_the_dumps_of_one_if_nothing_was_found(distlaunch: Cli) -> None:
+    run = launch(distlaunch, "p2p", "--nodes", "3", "--nproc-per-node", "1")
+
+    (event,) = events(distlaunch, "flight_recorder")
+    assert len(event["files"]) == 3
+    message = run.json["result"]["cause"]["message"]
+    assert message.endswith(f"nothing was found; see {event['files'][0]} and 2 more"), message
+
+
+@pytest.mark.usefixtures("gpus")
 def test_a_hang_that_ends_the_run_has_the_dumps_for_which_the_watchdog_asks(distlaunch: Cli) -> None:
     run = launch(
         distlaunch,

@@ -50,7 +50,7 @@ def _sentence(finding: Mapping[str, Any], host: Callable[[int], str]) -> str:
     if missing:
         return f"{named(missing, host)} never called {what}"
     if odd:
-        return "; ".join(_instead(finding, int(rank), host) for rank in sorted(odd))
+        return "; ".join(_instead(finding, ranks, host) for ranks in _alike(odd)[:_MAX_SAID])
     if finding["without_dump"]:
         many = "s" if len(finding["joined"]) == 1 else ""
         absent = named(finding["without_dump"], host)
@@ -58,12 +58,22 @@ def _sentence(finding: Mapping[str, Any], host: Callable[[int], str]) -> str:
     return f"all {len(finding['joined'])} ranks have called {what}, and it did not complete"
 
 
-def _instead(finding: Mapping[str, Any], rank: int, host: Callable[[int], str]) -> str:
-    who, what, own = named([rank], host), "".join(called(finding)), finding["odd"][str(rank)]
+def _alike(odd: Mapping[str, Mapping[str, Any]]) -> List[List[int]]:
+    """Ranks that called the same together, the most first: in a large run, half of the ranks may be odd."""
+    groups: Dict[Tuple[str, ...], List[int]] = {}
+    for rank in sorted(map(int, odd)):
+        own = odd[str(rank)]
+        groups.setdefault((own["name"], own["at"], own["state"]), []).append(rank)
+    return sorted(groups.values(), key=len, reverse=True)
+
+
+def _instead(finding: Mapping[str, Any], ranks: List[int], host: Callable[[int], str]) -> str:
+    who, what, own = named(ranks, host), "".join(called(finding)), finding["odd"][str(ranks[0])]
+    has, its = ("have", "their") if len(ranks) > 1 else ("has", "its")
     if finding["mismatch"] == "COLLECTIVE_TYPE_MISMATCH":
         at = f" ({own['at']})" if own["at"] else ""
         return f"{who} called {own['name']}{at}, where the others called {what}"
     if finding["mismatch"] == "COLLECTIVE_STATE_MISMATCH":
         others = finding["called"]["state"]
-        return f"{who} has called {what}, where its state is {own['state']}; on the others it is {others}"
+        return f"{who} {has} called {what}, where {its} state is {own['state']}; on the others it is {others}"
     return f"{who} called {what} {_OTHERWISE.get(finding['mismatch'], 'otherwise')} than the others"

@@ -84,15 +84,16 @@ class Told:
         return self.guilty() if self.findings and self.findings[0]["missing"] else []
 
     def in_words(self, seen: Sample, *, with_places: bool = False) -> str:
-        """The findings in one line, or where the dumps are if there are none.
+        """The findings in one line, or where the dumps of one node are if there are none: all nodes get the cause.
 
         `seen`: the stacks of all ranks. `with_places`: also say where ranks are that never came.
         """
         from ..flight import findings
         from ..stacks import judging
+        from ..system.folding import folded
 
         if not self.findings:
-            return f"{self.problem or 'nothing was found'}; see {', '.join(self.files)}" if self.files else ""
+            return f"{self.problem or 'nothing was found'}; see {folded(self.files, 1, few=1)}" if self.files else ""
         first, *others = [
             findings.in_words([each], lambda rank: seen.hosts.get(rank, "")) for each in self.findings[:2]
         ]
