@@ -6,20 +6,25 @@ That analyser is Python without torch's libraries. It is imported without them: 
 from __future__ import annotations
 
 import argparse
+import ast
+import functools
 import importlib
 import importlib.machinery
 import importlib.util
 import os
 import sys
 import types
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
 
 _PARTS = ("torch", "torch.distributed", "torch.distributed.flight_recorder")
 _ANALYSER = "torch.distributed.flight_recorder.components.builder"
 _MAX_FINDINGS = 4
 
-Place = Tuple[str, Tuple[int, ...]]
-"""A process group: its name, and its ranks."""
+Place = Tuple[str, FrozenSet[int]]
+"""A process group: its name, and its ranks, which are one object for all ranks that have it: they may be thousands."""
+
+Places = Mapping[int, Mapping[str, Place]]
+"""Of each rank, its process groups by name."""
 
 
 class NoAnalyserError(Exception):
@@ -29,10 +34,10 @@ class NoAnalyserError(Exception):
 def analyse(dumps: Mapping[int, Dict[str, Any]]) -> List[Dict[str, Any]]:
     """Where the ranks with these dumps hang, the earliest first; raises `NoAnalyserError`."""
     builder = _load()
-    groups = _groups(dumps)
-    hung = _first_incomplete(dumps)
-    _align(dumps)
-    details = {f"rank_{rank}": {**dump, "rank": rank, "host_name": ""} for rank, dump in dumps.items()}
+    places = {rank: _places(dump) for rank, dump in dumps.items()}
+    hung = _first_incomplete(dumps, places)
+    joined = _narrow(dumps, places, hung)
+    details = {f"rank_{rank}": _detail(rank, dump, places[rank]) for rank, dump in dumps.items()}
     version = next((dump["version"] for dump in dumps.values()), "")
     options = argparse.Namespace(
         verbose=False,
@@ -41,15 +46,17 @@ def analyse(dumps: Mapping[int, Dict[str, Any]]) -> List[Dict[str, Any]]:
         mismatch_cap=sys.maxsize,
         transform_ft=False,
     )
-    joined = _joined(dumps, hung)  # the analyser empties the dumps
-    found = builder.build_db(details, options, version).collectives
-    findings = []
+    found: Dict[Tuple[Place, int], Any] = {}
+    for each in builder.build_db(details, options, version).collectives:
+        found.setdefault(((each.group_id, frozenset(each.expected_ranks)), each.collective_seq_id), each)
+    descriptions = _descriptions(dumps, places)
+    findings: List[Dict[str, Any]] = []
     for place, (number, created) in sorted(hung.items(), key=lambda each: each[1][1]):
-        of_it = [each for each in found if (each.group_id, tuple(sorted(each.expected_ranks))) == place]
-        about = next((each for each in of_it if each.collective_seq_id == number), None)
-        if about is not None:
-            findings.append({**_finding(about, joined[place], dumps), "group": groups[place], "created_ns": created})
-    return findings[:_MAX_FINDINGS]
+        if (place, number) in found and len(findings) < _MAX_FINDINGS:
+            group = {"name": place[0], "description": descriptions[place], "ranks": sorted(place[1])}
+            about = _finding(found[place, number], joined[place], dumps)
+            findings.append({**about, "group": group, "created_ns": created})
+    return findings
 
 
 def _load() -> Any:
@@ -70,28 +77,38 @@ def _load() -> Any:
         raise NoAnalyserError from error
 
 
-def _place(dump: Mapping[str, Any], name: str) -> Optional[Place]:
-    about = dump["pg_config"].get(name)
-    numbers = about["ranks"].strip("[]() ") if about else ""
-    return (name, tuple(sorted(int(each) for each in numbers.split(",")))) if numbers else None
+def _places(dump: Mapping[str, Any]) -> Dict[str, Place]:
+    every = {name: _ranks(about["ranks"]) for name, about in dump["pg_config"].items()}
+    return {name: (name, ranks) for name, ranks in every.items() if ranks}
 
 
-def _groups(dumps: Mapping[int, Dict[str, Any]]) -> Dict[Place, Dict[str, Any]]:
-    found = {}
-    for dump in dumps.values():
-        for name, about in dump["pg_config"].items():
-            place = _place(dump, name)
-            if place:
-                found[place] = {"name": name, "description": about["desc"], "ranks": list(place[1])}
-    return found
+@functools.cache
+def _ranks(text: str) -> FrozenSet[int]:
+    numbers = text.strip("[]() ")
+    return frozenset(map(int, numbers.split(","))) if numbers else frozenset()
 
 
-def _first_incomplete(dumps: Mapping[int, Dict[str, Any]]) -> Dict[Place, Tuple[int, int]]:
+def _detail(rank: int, dump: Mapping[str, Any], places: Mapping[str, Place]) -> Dict[str, Any]:
+    """The dump for torch's analyser. It has `ast.literal_eval` read the ranks, which takes what is read already."""
+    groups: Dict[str, Any] = {}
+    for name, (_, ranks) in places.items():
+        read: Any = ranks
+        groups[name] = {**dump["pg_config"][name], "ranks": ast.Constant(value=read)}
+    return {**dump, "pg_config": groups, "rank": rank, "host_name": ""}
+
+
+def _descriptions(dumps: Mapping[int, Dict[str, Any]], places: Places) -> Dict[Place, str]:
+    """By process group, the user's name for it."""
+    every = [(place, dumps[rank]["pg_config"][name]) for rank in dumps for name, place in places[rank].items()]
+    return {place: about["desc"] for place, about in every}
+
+
+def _first_incomplete(dumps: Mapping[int, Dict[str, Any]], places: Places) -> Dict[Place, Tuple[int, int]]:
     """By process group, the number of the first collective that some rank has not completed, and when it was called."""
     found: Dict[Place, Tuple[int, int]] = {}
-    for dump in dumps.values():
+    for rank, dump in dumps.items():
         for entry in dump["entries"]:
-            place = _place(dump, entry["process_group"][0])
+            place = places[rank].get(entry["process_group"][0])
             if place is None or entry["state"] == "completed":
                 continue
             mine = (entry["collective_seq_id"], entry["time_created_ns"])
@@ -99,47 +116,42 @@ def _first_incomplete(dumps: Mapping[int, Dict[str, Any]]) -> Dict[Place, Tuple[
     return found
 
 
-def _align(dumps: Mapping[int, Dict[str, Any]]) -> None:
-    """Have the entries of each process group begin with the same collective on all ranks that have any.
+def _narrow(
+    dumps: Mapping[int, Dict[str, Any]], places: Places, hung: Mapping[Place, Tuple[int, int]]
+) -> Dict[Place, Dict[int, Any]]:
+    """Leave only the collectives that hang in the dumps; returns their entries by process group and rank.
 
-    torch's analyser aligns by the number of a rank's record, over all process groups: with several of them, these
-    numbers differ between ranks. Here they count from 0.
+    What is completed needs no comparison, and torch's analyser sorts all ranks of a group for each entry. It aligns by
+    the number of a rank's record, over all process groups, which differs between ranks: here it counts from 0. If the
+    record of some rank begins later, nothing is known of that collective.
     """
     first: Dict[Place, int] = {}
-    for dump in dumps.values():
+    for rank, dump in dumps.items():
         numbers: Dict[Place, int] = {}
         for entry in dump["entries"]:
-            place = _place(dump, entry["process_group"][0])
+            place = places[rank].get(entry["process_group"][0])
             if place:
                 numbers.setdefault(place, entry["collective_seq_id"])
         for place, number in numbers.items():
             first[place] = max(number, first.get(place, number))
-    for dump in dumps.values():
+    joined: Dict[Place, Dict[int, Any]] = {place: {} for place in hung}
+    for rank, dump in dumps.items():
         kept: List[Dict[str, Any]] = []
         for entry in dump["entries"]:
-            place = _place(dump, entry["process_group"][0])
-            if place and entry["collective_seq_id"] >= first[place]:
+            place = places[rank].get(entry["process_group"][0])
+            if place and place in hung and entry["collective_seq_id"] == hung[place][0] >= first[place]:
                 kept.append({**entry, "record_id": len(kept)})
+                joined[place].setdefault(rank, kept[-1])
         dump["entries"] = kept
-
-
-def _joined(dumps: Mapping[int, Dict[str, Any]], hung: Mapping[Place, Tuple[int, int]]) -> Dict[Place, Dict[int, Any]]:
-    """By process group, the entries of the ranks that have called that collective."""
-    found: Dict[Place, Dict[int, Any]] = {place: {} for place in hung}
-    for rank, dump in dumps.items():
-        for entry in dump["entries"]:
-            place = _place(dump, entry["process_group"][0])
-            if place and place in hung and entry["collective_seq_id"] == hung[place][0]:
-                found[place].setdefault(rank, dict(entry))
-    return found
+    return joined
 
 
 def _finding(about: Any, joined: Mapping[int, Any], dumps: Mapping[int, Any]) -> Dict[str, Any]:
     """What the analyser says of one collective, as JSON."""
     mismatches = about.mismatch_collectives or {}
-    odd = sorted(mismatches)
+    odd = {*mismatches}
     if len(odd) * 2 > len(joined):  # it takes the first rank for right
-        odd = sorted(rank for rank in joined if rank not in odd)
+        odd = {*joined} - odd
     most = next((entry for rank, entry in sorted(joined.items()) if rank not in odd), None)
     without = sorted(rank for rank in about.expected_ranks if rank not in dumps)
     missing = about.missing_ranks or about.expected_ranks - {*joined, *without}  # it is silent if a dump is missing
@@ -150,7 +162,7 @@ def _finding(about: Any, joined: Mapping[int, Any], dumps: Mapping[int, Any]) ->
         "joined": sorted(rank for rank in joined if rank not in odd),
         "missing": sorted(missing),
         "mismatch": kinds[0] if kinds else None,
-        "odd": {str(rank): _called(joined[rank]) for rank in odd if rank in joined},
+        "odd": {str(rank): _called(joined[rank]) for rank in sorted(odd) if rank in joined},
         "without_dump": without,
     }
 

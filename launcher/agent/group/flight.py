@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from ..messages import Cause
     from ..stacks.judging import Sample
 
-_ANALYSES_S = 20.0
-"""How long the dumps of all nodes may take to be compared."""
-
 
 def begin_round(job: Job, nodes: Nodes, contract: Contract, scratch: str, first_rank: int) -> None:
     """Switch the recorders of this node's workers on for a round: NCCL's with torch and GPUs, others if the user has.
@@ -48,8 +45,8 @@ def begin_round(job: Job, nodes: Nodes, contract: Contract, scratch: str, first_
 class Told:
     """What the recorders of all ranks of this role tell together."""
 
-    def __init__(self, recorder: Recorder, answers: Sequence[Mapping[str, Any]]) -> None:
-        """`answers`: those of the nodes to a request for stacks and dumps."""
+    def __init__(self, recorder: Recorder, answers: Sequence[Mapping[str, Any]], limit_s: float) -> None:
+        """`answers`: those of the nodes to a request for stacks and dumps, which may be compared for `limit_s`."""
         self.findings: List[Dict[str, Any]] = []
         self.problem = ""
         """Why there are no findings, though there are dumps."""
@@ -61,13 +58,13 @@ class Told:
         self.problems = [each["problem"] for each in mine if each["problem"]]
         dumps = [each["dumps"] for each in mine if each["dumps"]]
         if dumps:
-            self._analyse(dumps, recorder.first_rank)
+            self._analyse(dumps, recorder.first_rank, limit_s)
 
-    def _analyse(self, dumps: List[str], first_rank: int) -> None:
+    def _analyse(self, dumps: List[str], first_rank: int, limit_s: float) -> None:
         from ..flight import findings, program
 
         try:
-            found = program.ask({"do": program.ANALYSE, "dumps": dumps}, _ANALYSES_S)["findings"]
+            found = program.ask({"do": program.ANALYSE, "dumps": dumps}, limit_s)["findings"]
         except program.FailedError as error:
             self.problem = str(error)
         else:

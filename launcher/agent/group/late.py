@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from .flight import Told
 
 _LIMIT_S, _WITH_DUMPS_S = 5.0, 14.0
+_ANALYSES_S = 20.0
+"""How long the dumps of all nodes may take to be compared."""
+
 _LOOK_S = 0.05
 
 
@@ -26,8 +29,9 @@ class LateRanks:
         """`tell` gets what the flight recorders tell, as fields of an event."""
         self._store, self._hangs, self._recorder = store, hangs, hangs.recorder
         self._tell = tell
-        self.limit_s = _WITH_DUMPS_S if self._recorder else _LIMIT_S
-        """How long the nodes may take to answer, in seconds."""
+        self._answer_s = _WITH_DUMPS_S if self._recorder else _LIMIT_S
+        self.limit_s = self._answer_s + (_ANALYSES_S if self._recorder else 0.0)
+        """How long it may take until it is explained, in seconds, with the answers of all nodes."""
 
         self._gathering: Optional[Gathering] = None
 
@@ -38,7 +42,7 @@ class LateRanks:
         """
         if self._gathering is None and (kind == Failure.COLLECTIVE or (kind == Failure.NO_PROGRESS and self._recorder)):
             dumps, nodes = self._recorder is not None, self._hangs.members(self._store)
-            self._gathering = Gathering(self._store, nodes, self.limit_s, dumps=dumps)
+            self._gathering = Gathering(self._store, nodes, self._answer_s, dumps=dumps)
 
     def explained(self, cause: Cause, waited: Set[int], every: Sequence[int]) -> Cause:
         """The cause, with the ranks that `waited` have waited for, and where these are. `every`: all ranks."""
@@ -68,5 +72,5 @@ class LateRanks:
             return None
         from .flight import Told
 
-        told = Told(self._recorder, self._gathering.answers)
+        told = Told(self._recorder, self._gathering.answers, _ANALYSES_S)
         return told if told.files or told.problems else None

@@ -38,7 +38,7 @@ _FAILS_TOO_S = 5.0
 """How long a failure waits for the rank to be debugged, which may be about to fail, too."""
 
 _TELLS_S = 1.0
-"""How much longer a node waits for what the one that judges finds than that one waits for the others."""
+"""How much longer a node waits for what the one that judges finds than that one may take to find it."""
 
 _ENDS_SOON_S = 1.0
 """How long workers may take to end before that wait is reported."""
