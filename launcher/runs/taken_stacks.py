@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from launcher.agent.stacks import sentences
-from launcher.agent.stacks.stack import grouped
+from launcher.agent.stacks.stack import MAX_GROUPS, grouped
 from launcher.system.dataclass import dataclass, field
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class TakenStacks:
             "odd": [],
             "silent_s": None,
             "action": None,
-            "groups": [self._group(each) for each in groups],
+            "groups": [self._group(each) for each in groups[:MAX_GROUPS]],
         }
 
     def _group(self, group: Stack) -> StackGroup:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from launcher.agent.stacks import judging
+from launcher.agent.stacks.stack import fitting
 
 
 def node(role: str, ranks: dict[int, str], used: tuple[float, int]) -> dict[str, Any]:
@@ -66,3 +68,64 @@ def test_an_idle_rank_is_a_hang_and_between_two_rounds_there_is_none() -> None:
     assert judging.judge(idle, idle, 1.0) is not None
     assert judging.judge(idle, ended, 1.0) is None
     assert judging.judge(ended, ended, 1.0) is None
+
+
+def reads(rank: int) -> dict[str, Any]:
+    """A program that is no Python, in a read of a socket of its own."""
+    state = f"S (sleeping), read of socket:[{9000 + rank}], in unix_stream_read_generic"
+    return {"ranks": [rank], "frames": [], "threads": [], "state": state}
+
+
+def nodes(busy: int, cpu: float) -> list[dict[str, Any]]:
+    """Two nodes with 64 such ranks each; rank `busy` has used so much CPU time."""
+    return [
+        {
+            "host": f"n{at}",
+            "role": "",
+            "groups": [reads(rank) for rank in range(64 * at, 64 * (at + 1))],
+            "used": {str(rank): (cpu if rank == busy else 0.1, 0) for rank in range(64 * at, 64 * (at + 1))},
+        }
+        for at in (0, 1)
+    ]
+
+
+def test_each_of_many_ranks_counts_though_all_are_in_places_of_their_own() -> None:
+    before, after = (judging.sample(nodes(100, cpu)) for cpu in (1.0, 31.0))
+
+    assert judging.judge(before, after, 30.0) is None
+
+
+def test_a_rank_that_computes_is_no_hang_though_it_is_not_known_where() -> None:
+    """The stacks of a node may be too large for its answer."""
+    before, after = (judging.sample([{**each, "groups": []} for each in nodes(100, cpu)]) for cpu in (1.0, 31.0))
+    idle = judging.sample(nodes(100, 1.0)[:1])
+
+    assert judging.judge(before._replace(groups=idle.groups), after._replace(groups=idle.groups), 30.0) is None
+
+
+def test_a_hang_of_many_ranks_in_places_of_their_own_is_told_in_few_words() -> None:
+    seen = judging.sample(nodes(0, 1.0))
+
+    hang = judging.judge(seen, seen, 30.0)
+
+    assert hang is not None
+    assert len(hang.groups) == 64
+    assert hang.message.startswith("rank 0 (n0) does not answer: S (sleeping), read of socket:[9000]")
+    assert hang.message.endswith("; and 112 ranks in 112 other places")
+    late = judging.missing(seen, range(28, 128), "all_reduce")
+    assert late.startswith("rank 28 (n0) never called all_reduce: it does not answer: ")
+    assert late.endswith("; and 84 ranks in 84 other places")
+
+
+def test_stacks_that_are_too_large_are_sent_without_other_threads_and_then_with_fewer_frames() -> None:
+    library = [{"file": "/x/site-packages/a.py", "function": f"f{at}", "line": at} for at in range(20)]
+    frames: list[Any] = [*library, {"file": "/x/train.py", "function": "step", "line": 88}, *library]
+    group = {"frames": frames, "threads": [frames] * 16, "state": None}
+    groups: list[Any] = [{"ranks": [rank], **group} for rank in (0, 1)]
+    whole, alone = (len(json.dumps(each)) for each in (groups, [{**each, "threads": []} for each in groups]))
+
+    assert fitting(groups, whole) == groups
+    assert fitting(groups, alone) == [{**each, "threads": []} for each in groups]
+    least = fitting(groups, alone - 1)
+    assert [each["ranks"] for each in least] == [[0], [1]]
+    assert [frame["function"] for frame in least[0]["frames"]] == [*(f"f{at}" for at in range(13, 20)), "step"]

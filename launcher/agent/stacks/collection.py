@@ -10,7 +10,7 @@ from typing import Dict, List, Sequence
 from ..named_tuple import NamedTuple
 from ..system.scratch import within
 from . import dump, kernel, spied
-from .stack import Stack, grouped, is_whole, of_rank, own_frame, without_answer
+from .stack import Stack, fitting, grouped, is_whole, of_rank, own_frame, without_answer
 
 LIMIT_S = 1.5
 """How long workers may take to write their stacks; a node that is short of CPU takes a while."""
@@ -18,6 +18,8 @@ LIMIT_S = 1.5
 _SETTLED_S, _LOOK_S = 0.05, 0.01
 _SOURCE_S = 0.5
 _MAX_TEXT = 120
+_MOST_BYTES = 512 * 1024
+"""An event may have twice as much, and the answer of a node to the others four times."""
 
 
 class Asked(NamedTuple):
@@ -51,7 +53,7 @@ def collect(asked: Sequence[Asked], scratch: str) -> List[Stack]:
     others = [(each.rank, each.pid) for each, _ in known if not each.answers]
     groups = grouped([*stacks, *(spied.of(others) if others else [])])
     within(_SOURCE_S, lambda: _quote(groups), None)
-    return groups
+    return fitting(groups, _MOST_BYTES)
 
 
 def _dumps(asked: Sequence[Asked], scratch: str) -> Dict[int, str]:

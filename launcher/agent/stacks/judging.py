@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..named_tuple import NamedTuple
 from . import sentences
-from .stack import Stack, grouped
+from .stack import MAX_GROUPS, Stack, grouped
 
 _BUSY = 0.05
 """Share of a CPU above which a rank is busy; a rank that waits has threads that look around from time to time."""
@@ -47,6 +47,8 @@ class Hang(NamedTuple):
     """A run that makes no progress."""
 
     groups: List[Stack]
+    """As many as are worth reading, with those of the odd ranks."""
+
     odd: List[int]
     """The ranks that the others wait for, as far as that can be told."""
 
@@ -66,6 +68,8 @@ def judge(first: Sample, second: Sample, between_s: float) -> Optional[Hang]:
     before, after = _by_rank(first), _by_rank(second)
     if not after or not second.used or set(before) != set(after):
         return None  # ranks have started or ended; or all have ended, and the next round has not begun
+    if any(_is_busy(first, second, rank, between_s) for rank in {*second.used} - {*after}):
+        return None  # it is not known where these ranks are
     waiting, idle, busy = [], [], []
     for rank, stack in after.items():
         same = _place(before[rank]) == _place(stack)
@@ -83,7 +87,8 @@ def judge(first: Sample, second: Sample, between_s: float) -> Optional[Hang]:
     if busy and (waiting or any(_may_compute(ours, others, after) for _, others, ours in by_role)):
         return None
     odd = sorted(rank for stuck, others, ours in by_role for rank in _odd(stuck, others, ours, after))
-    return Hang(second.groups, odd, message(second, odd))
+    shown = {id(group) for group in _odd_first(second.groups, odd)[:MAX_GROUPS]}
+    return Hang([group for group in second.groups if id(group) in shown], odd, message(second, odd))
 
 
 def message(seen: Sample, odd: Sequence[int]) -> str:
@@ -96,21 +101,21 @@ def missing(seen: Sample, ranks: Sequence[int], called: str, which: str = "") ->
 
     Empty if nothing is known of them. `which`: which of all calls, if that is known; then it is certain.
     """
-    parts = []
-    for group in seen.groups:
-        late = [rank for rank in group["ranks"] if rank in ranks]
-        if not late:
-            continue
+    wanted, parts = {*ranks}, []
+    groups = [(group, [rank for rank in group["ranks"] if rank in wanted]) for group in seen.groups]
+    groups = [(group, late) for group, late in groups if late]
+    for group, late in groups[: sentences.MAX_SAID]:
         several = len(late) > 1
         who = sentences.named(late, lambda rank: seen.hosts.get(rank, ""))
         inside = sentences.collective(group["frames"])
         never = f" never called {called}{which}:" if called and (which or inside != called) else ":"
         parts.append(f"{who}{never} {'they' if several else 'it'} {sentences.doing(group, several=several)}")
-    return "; ".join(parts)
+    return "; ".join([*parts, *sentences.elsewhere([late for _, late in groups[sentences.MAX_SAID :]])])
 
 
 def _odd_first(groups: List[Stack], odd: Sequence[int]) -> List[Stack]:
-    return sorted(groups, key=lambda group: group["ranks"][0] not in odd)
+    first = {*odd}
+    return sorted(groups, key=lambda group: group["ranks"][0] not in first)
 
 
 def _by_rank(seen: Sample) -> Dict[int, Stack]:

@@ -12,6 +12,9 @@ _COLLECTIVES = "torch/distributed/distributed_c10d.py"
 _CALL = re.compile(r"([A-Za-z_][\w.]*)\(")
 _WRAPPERS = ("wrapper", "_call_impl", "_wrapped_call_impl", "inner", "decorate_context", "_fn")
 _NAMED = 8
+MAX_SAID = 16
+"""So many groups are named in one line."""
+
 _MAX_TEXT = 60
 
 
@@ -69,5 +72,13 @@ def named(ranks: Sequence[int], host: Callable[[int], str] = lambda _: "") -> st
 
 
 def summary(groups: List[Stack], host: Callable[[int], str] = lambda _: "") -> str:
-    """All groups in one line."""
-    return "; ".join(f"{named(each['ranks'], host)} {doing(each, several=len(each['ranks']) > 1)}" for each in groups)
+    """The first groups in one line, and how many ranks are elsewhere."""
+    said = [f"{named(each['ranks'], host)} {doing(each, several=len(each['ranks']) > 1)}" for each in groups[:MAX_SAID]]
+    return "; ".join([*said, *elsewhere([each["ranks"] for each in groups[MAX_SAID:]])])
+
+
+def elsewhere(groups: Sequence[Sequence[int]]) -> List[str]:
+    """How many ranks these groups have, if there are any: `and 448 ranks in 448 other places`."""
+    ranks = sum(map(len, groups))
+    places = f"{len(groups)} other place{'s' * (len(groups) > 1)}"
+    return [f"and {ranks} rank{'s' * (ranks > 1)} in {places}"] if groups else []

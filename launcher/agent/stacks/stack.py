@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Dict, Iterable, List, Optional, Tuple, TypedDict
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple, TypedDict
 
 _THREAD = re.compile(r"^(?:Current thread|Thread|Stack) ?.*\(most recent call first\):$")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
 _MAX_FRAMES, _MAX_THREADS, _MAX_NAME = 40, 16, 200
-_MAX_GROUPS = 64
+_FEW_FRAMES = 8
+MAX_GROUPS = 64
+"""So many are worth reading; there may be as many as ranks."""
 
 _OURS = re.compile(r"(?:distlaunch_agent|launcher/agent)/forkserver/(?:worker|child)\.py$")
 """Frames below the script's own: those of the fork server, which runs it."""
@@ -106,10 +109,24 @@ def _key(stack: Stack) -> Tuple[object, ...]:
 
 
 def grouped(stacks: Iterable[Stack]) -> List[Stack]:
-    """Stacks that are the same as one, the largest group first; at most as many groups as are worth reading."""
+    """Stacks that are the same as one, the largest group first."""
     groups: Dict[Tuple[object, ...], Stack] = {}
     for stack in stacks:
         known = groups.setdefault(_key(stack), {**stack, "ranks": []})
         known["ranks"] = sorted({*known["ranks"], *stack["ranks"]})
-    found = sorted(groups.values(), key=lambda group: (-len(group["ranks"]), group["ranks"]))
-    return found[:_MAX_GROUPS]
+    return sorted(groups.values(), key=lambda group: (-len(group["ranks"]), group["ranks"]))
+
+
+def fitting(groups: Sequence[Stack], most_bytes: int) -> List[Stack]:
+    """All groups; if they are too large as JSON, without other threads, and then with the frames around the own one."""
+    found = list(groups)
+    if len(json.dumps(found)) > most_bytes:
+        found = [{**group, "threads": []} for group in groups]
+    if len(json.dumps(found)) > most_bytes:
+        found = [{**group, "frames": _around_own(group["frames"])} for group in found]
+    return found
+
+
+def _around_own(frames: List[Frame]) -> List[Frame]:
+    end = own_frame(frames) + 1
+    return frames[max(0, end - _FEW_FRAMES) : end]
