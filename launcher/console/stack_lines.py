@@ -15,16 +15,18 @@ _SHOWN = 12
 """Frames of a stack, unless all are asked for."""
 
 
-def lines(found: Stacks, *, whole: bool) -> list[str]:
-    """All groups; `whole`: with all frames, and the other threads."""
+def lines(found: Stacks, *, whole: bool, every: bool = False) -> list[str]:
+    """The first groups, or every one; `whole`: with all frames, and the other threads."""
     shown: list[str] = []
-    for group in found["groups"]:
+    most = len(found["groups"]) if every else stack.MAX_GROUPS
+    for group in found["groups"][:most]:
         shown += [title(group), *frames(group["frames"], whole=whole)]
         for number, calls in enumerate(group["threads"] if whole else (), 1):
             shown += [f"  thread {number}", *frames(calls, whole=True)]
         others = sum(not stack.is_idle(list(calls)) for calls in group["threads"])  # type: ignore[arg-type]
         if others and not whole:
             shown.append(f"  {others} other thread{'s' * (others > 1)}: --all")
+    shown += sentences.elsewhere([group["ranks"] for group in found["groups"][most:]])
     shown += [f"node {each['node']} ({each['host']}): {each['why']}" for each in found["silent"]]
     return shown or ["no rank runs now"]
 

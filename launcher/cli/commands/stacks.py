@@ -27,4 +27,4 @@ def stacks(
     ranks = service.wanted(rank)
     with live_line.waiting(f"asking the ranks of {found.id}"):
         seen = service.take(found, ranks)
-    output.result(seen, *stack_lines.lines(seen, whole=whole))
+    output.result(seen, *stack_lines.lines(seen, whole=whole, every=ranks is not None))
