@@ -81,6 +81,13 @@ class Nodes:
             )
             host.run(("mount", "--bind", str(self.hosts_file(host.name)), "/etc/hosts"), check=True, cwd="/")
 
+    def only_on_lo(self) -> None:
+        """Each host's address is one of `lo`, and is reached over a link without any."""
+        for host in self.hosts:
+            peers = [f"route add {each.address}/32 dev eth0 src {host.address}" for each in self.hosts if each != host]
+            moved = (f"address delete {host.address}/24 dev eth0", f"address add {host.address}/32 dev lo")
+            self.ip(host, *moved, *peers)
+
     def hosts_file(self, name: str) -> Path:
         """As Debian writes it: the host's own name is 127.0.1.1."""
         path = self.directory / f"hosts-{name}"

@@ -101,6 +101,32 @@ def test_ipv6_only(nodes: Nodes) -> None:
     assert nodes.output == ["6 eth0 fd00:77::1"] * 3
 
 
+def test_hosts_whose_only_address_is_one_of_lo(nodes: Nodes) -> None:
+    """As with BGP on the host: links between hosts have no addresses of their own."""
+    nodes.only_on_lo()
+
+    found = named(nodes.run(SUM))
+
+    assert [event["interfaces"] for event in found] == [["lo"]] * 3
+    assert nodes.output == [f"6 None {nodes.hosts[0].address}"] * 3
+
+    static = ["--nnodes=3", "--node-rank={rank}", "--master-addr", nodes.hosts[0].address]
+    said = nodes.torchrun("import os; print('rank', os.environ['RANK'])", static, (2, 0, 1), name="static")
+
+    assert [each.splitlines()[-1] for each in said] == ["rank 0", "rank 1", "rank 2"]
+
+
+def test_an_address_of_lo_comes_after_those_of_interfaces(nodes: Nodes) -> None:
+    for number, host in enumerate(nodes.hosts):
+        nodes.ip(host, f"address add 10.66.0.{number + 1}/32 dev lo", "address add 10.66.9.9/32 dev lo")
+        host.run(("mount", "--bind", str(nodes.hosts_file(host.name)), "/etc/hosts"), check=True, cwd="/")
+
+    found = named(nodes.run(SUM))
+
+    assert [event["interfaces"] for event in found] == [["eth0"]] * 3
+    assert nodes.output == [f"6 eth0 {nodes.hosts[0].address}"] * 3
+
+
 def test_what_the_user_set_is_not_touched(nodes: Nodes) -> None:
     for number, host in enumerate(nodes.hosts):
         nodes.second_link(host, "rail0", f"10.99.0.{number + 1}/24", bridge="rail")

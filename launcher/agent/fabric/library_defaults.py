@@ -11,10 +11,14 @@ from .nic import USABLE, Nic
 
 
 def candidates(nics: Sequence[Nic], named: Sequence[str]) -> Dict[str, str]:
-    """Addresses at which peers may find this host, with their interfaces: those of its name, then the likeliest."""
+    """Addresses at which peers may find this host, with their interfaces: those of its name, then the likeliest.
+
+    With BGP on the host, its only address may be one of `lo`; what others have, too, is told apart by a token.
+    """
 
     def order(nic: Nic) -> Tuple[int, int]:
-        return (USABLE.index(nic.kind) if nic.kind in USABLE else len(USABLE), -(nic.speed_mbps or 0))
+        rank = USABLE.index(nic.kind) if nic.kind in USABLE else len(USABLE) + (nic.kind == "loopback")
+        return rank, -(nic.speed_mbps or 0)
 
     own = {
         text.split("/")[0]: nic.name

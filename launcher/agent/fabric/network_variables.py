@@ -111,7 +111,9 @@ def choose(
         default = library_defaults.nccl_interfaces(fabric.nics)
         choice.nccl_default = default[:1] if fast and not efa else default
     choice.gloo_default = library_defaults.gloo_interface(fabric.nics, named)
-    choice.ucx_default = [] if fast and not efa else [nic.name for nic in fabric.nics if nic.carries]
+    choice.ucx_default = (
+        [] if fast and not efa else [nic.name for nic in fabric.nics if nic.carries and nic.kind != "loopback"]
+    )
     choice.variables = [variable for variable in choice.variables if variable.name not in env]
     return choice
 
@@ -143,6 +145,7 @@ def settle(choice: Mapping[str, Any], usable: Sequence[str], env: Mapping[str, s
         why: how this is known, in words that precede the interfaces in a reason.
     """
     found = []
+    usable = [name for name in usable if name != "lo"]  # of an interface, libraries take the first address: 127.0.0.1
     if not usable:
         return []
     wrong = [name for name in choice["nccl_default"] if name not in usable]

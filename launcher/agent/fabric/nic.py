@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import socket
 import struct
 import sys
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from ..named_tuple import NamedTuple
-from ..network import routes
+from ..network import netlink, routes
 from . import pci_tree
 from .sources import Tree
 
@@ -60,8 +59,8 @@ class Nic(NamedTuple):
 
     @property
     def carries(self) -> bool:
-        """Whether it is up, has an address of its own and is not loopback."""
-        return self.up and bool(self.addresses) and self.kind != "loopback"
+        """Whether it is up, and has an address at which others may reach it."""
+        return self.up and bool(self.addresses)
 
 
 class _Link(NamedTuple):
@@ -166,7 +165,7 @@ def _every(tree: Tree) -> List[Tuple[str, str]]:
         infos.sort(key=lambda pair: str(pair[1]["family"]))
         return [(name, f"{info['local']}/{info['prefixlen']}") for name, info in infos]
     try:
-        return list(_addresses_from_kernel())
+        return list(netlink.addresses())
     except OSError:  # a sandbox without netlink
         own = routes.own_addresses().items()
         return [(name, f"{ip}/{128 if ':' in ip else 32}") for name, ips in own for ip in ips]
@@ -180,59 +179,18 @@ def _kept(found: List[Tuple[str, str]]) -> Dict[str, List[str]]:
     return kept
 
 
-_GETLINK, _NEWLINK, _GETADDR, _NEWADDR, _DONE, _ERROR = 18, 16, 22, 20, 3, 2
-_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
-_NOT_YET = 0x40 | 0x08  # IFA_F_TENTATIVE, IFA_F_DADFAILED
 _RUNNING = 0x41  # IFF_UP, IFF_RUNNING
 _IFNAME, _MTU, _MASTER, _LINKINFO, _INFO_KIND = 3, 4, 10, 18, 1
 
 
-def _dump(request: int, answer: int) -> Iterator[bytes]:
-    """The bodies of all messages of one rtnetlink dump, which takes less than a millisecond and starts no program."""
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as sock:
-        sock.settimeout(2.0)
-        sock.sendall(struct.pack("=IHHII16x", 32, request, _DUMP, 1, 0))
-        while True:
-            data = sock.recv(1 << 18)
-            while len(data) >= 16:
-                length, kind_ = struct.unpack_from("=IH", data)
-                if kind_ in (_DONE, _ERROR):
-                    return
-                if kind_ == answer:
-                    yield data[16:length]
-                data = data[(length + 3) & ~3 :]
-
-
 def _links_from_kernel() -> Iterator[_Link]:
     found = []
-    for body in _dump(_GETLINK, _NEWLINK):
+    for body in netlink.dump(netlink.GETLINK, netlink.NEWLINK):
         arphrd, index, flags = struct.unpack_from("=2xHiI", body)
-        has = _attributes(body[16:])
+        has = netlink.attributes(body[16:])
         found.append((index, arphrd, flags, has, has.get(_IFNAME, b"").rstrip(b"\0").decode(errors="replace")))
     names = {index: name for index, _, _, _, name in found}
     for index, arphrd, flags, has, name in found:
-        said = _attributes(has.get(_LINKINFO, b"")).get(_INFO_KIND, b"").rstrip(b"\0").decode(errors="replace")
+        said = netlink.attributes(has.get(_LINKINFO, b"")).get(_INFO_KIND, b"").rstrip(b"\0").decode(errors="replace")
         mtu, master = (int.from_bytes(has.get(key, b""), sys.byteorder) for key in (_MTU, _MASTER))
         yield _Link(name, index, arphrd, flags & _RUNNING == _RUNNING, mtu, names.get(master, ""), said)
-
-
-def _addresses_from_kernel() -> Iterator[Tuple[str, str]]:
-    """Interface and `address/prefix` of every address."""
-    names = dict(socket.if_nameindex())
-    for body in _dump(_GETADDR, _NEWADDR):
-        family, prefix, flags, _, index = struct.unpack_from("=BBBBI", body)
-        has = _attributes(body[8:])
-        ip = has.get(2) or has.get(1)  # IFA_LOCAL, the local end of a point-to-point link; else IFA_ADDRESS
-        if ip and index in names and not (family == socket.AF_INET6 and flags & _NOT_YET):
-            yield names[index], f"{socket.inet_ntop(family, ip)}/{prefix}"
-
-
-def _attributes(data: bytes) -> Dict[int, bytes]:
-    found = {}
-    while len(data) >= 4:
-        length, kind_ = struct.unpack_from("=HH", data)
-        if length < 4:
-            break
-        found[kind_ & 0x3FFF] = data[4:length]
-        data = data[(length + 3) & ~3 :]
-    return found

@@ -6,7 +6,9 @@ import contextlib
 import fcntl
 import socket
 import struct
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+from . import netlink
 
 _SIOCGIFADDR = 0x8915
 _CONNECT_S = 2.0
@@ -16,19 +18,29 @@ LONGEST_S = 24 * 86400.0
 
 
 def own_addresses() -> Dict[str, List[str]]:
-    """The addresses of each interface that is not loopback: IPv4, then global IPv6."""
+    """The addresses of each interface, without loopback and link-local ones: IPv4 first, and what `lo` has last."""
+    try:
+        every = [(name, text.partition("/")[0]) for name, text in netlink.addresses()]
+    except OSError:  # a sandbox without netlink
+        every = list(_first_addresses())
+    every.sort(key=lambda each: each[0] == "lo")  # with BGP on the host, it may have the only one
     found: Dict[str, List[str]] = {}
+    for name, address in filter(lambda each: leads_out(each[1]), every):
+        found.setdefault(name, []).append(address)
+    return found
+
+
+def _first_addresses() -> Iterator[Tuple[str, str]]:
+    """The first IPv4 address of each interface, and all IPv6 ones."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):  # it has no IPv4 address
                 packed = fcntl.ioctl(sock.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                found.setdefault(name, []).append(socket.inet_ntoa(packed[20:24]))
+                yield name, socket.inet_ntoa(packed[20:24])
     with contextlib.suppress(OSError), open("/proc/net/if_inet6", encoding="ascii") as file:
         for line in file:
-            packed_hex, _, _, scope, _, name = line.split()
-            if scope == "00":  # global
-                found.setdefault(name, []).append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(packed_hex)))
-    return {name: kept for name, all_ in found.items() if (kept := [a for a in all_ if leads_out(a)])}
+            packed_hex, *_, name = line.split()
+            yield name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(packed_hex))
 
 
 def candidates(name: str) -> List[str]:
