@@ -63,6 +63,18 @@ def test_what_is_set_is_kept(tmp_path: Path) -> None:
     assert placement.near_ports(1, ["0"], env, hosts.dgx_h100(tmp_path).tree()) == [{"UCX_NET_DEVICES": "mlx5_0:1"}]
 
 
+def test_what_the_administrator_has_set_is_kept(tmp_path: Path) -> None:
+    host = hosts.dgx_h100(tmp_path)
+    host.file("/etc/nccl.conf", "NCCL_IB_HCA==mlx5_0:1,mlx5_3:1\n")
+
+    assert placement.near_ports(1, ["0"], {}, host.tree()) == [{"UCX_NET_DEVICES": "mlx5_0:1"}]
+
+
+def test_ports_that_are_not_used_are_not_named(tmp_path: Path) -> None:
+    assert placement.near_ports(1, ["0"], {"NCCL_IB_DISABLE": "1"}, hosts.dgx_h100(tmp_path / "h100").tree()) == [{}]
+    assert placement.near_ports(8, [*"01234567"], {}, hosts.aws_p5(tmp_path / "p5").tree()) == [{}] * 8
+
+
 @pytest.mark.parametrize(
     ("host", "seen"),
     [(hosts.cpu_node, []), (hosts.laptop, ["0"]), (hosts.dgx_h100, ["MIG-1b2c"]), (hosts.dgx_h100, [])],

@@ -97,7 +97,7 @@ def choose(
     """
     named = routes.resolve(socket.gethostname())
     choice = Choice(interfaces=library_defaults.candidates(fabric.nics, named))
-    fast = compute_ports(fabric) if rdma.has_files(tree) and env.get("NCCL_IB_DISABLE", "0") == "0" else []
+    fast = usable_ports(fabric, env, tree)
     efa = bool(fast) and fast[0].kind == "EFA"
     if fast and not efa:
         _choose_ports(choice, fabric, fast)
@@ -186,6 +186,11 @@ def compute_ports(fabric: Fabric) -> List[Hca]:
                 hca for (kind, _), group in groups.items() if kind == chosen[0] for hca in group if hca.name in close
             ]
     return sorted({hca.id: hca for hca in ports}.values(), key=lambda hca: natural(hca.id))
+
+
+def usable_ports(fabric: Fabric, env: Mapping[str, str], tree: Tree) -> List[Hca]:
+    """The same, if workers with these variables may use any."""
+    return compute_ports(fabric) if rdma.has_files(tree) and env.get("NCCL_IB_DISABLE", "0") == "0" else []
 
 
 def _choose_ports(choice: Choice, fabric: Fabric, fast: Sequence[Hca]) -> None:

@@ -58,10 +58,10 @@ def own_gpu(local_rank: int) -> Dict[str, str]:
 def near_ports(
     workers: int, names: Sequence[str], env: Mapping[str, str], tree: Optional[Tree] = None
 ) -> List[Dict[str, str]]:
-    """Variables that limit each local rank to the RDMA ports nearest to its GPU, except those that `env` has already.
+    """Variables that limit each local rank to the RDMA ports nearest to its GPU, except those that are set already.
 
     The ports are among those of `network_variables.compute_ports`, named like `mlx5_0:1`. A worker gets no variables if
-    its GPU is unknown, or equally far from all of them.
+    its GPU is unknown, or equally far from all of them, nor with EFA, whose devices are chosen by libfabric.
 
     Args:
         workers: number of workers.
@@ -71,11 +71,12 @@ def near_ports(
     """
     tree = tree or Tree()
     found = discovery.read(tree)
-    ports = network_variables.compute_ports(found) if rdma.has_files(tree) else []
+    known = {each.name: each.value for each in network_variables.given(env, {}, tree)}
+    ports = [port for port in network_variables.usable_ports(found, known, tree) if port.kind != "EFA"]
     mine = _known(names, found.gpus)
     near = [_nearest(found, ports, mine[rank % len(mine)]) if mine else [] for rank in range(workers)]
     values = [("=" + ",".join(own), ",".join(own)) if own else () for own in near]
-    return [{name: value for name, value in zip(_PORTS, each) if name not in env} for each in values]
+    return [{name: value for name, value in zip(_PORTS, each) if name not in known} for each in values]
 
 
 def _nearest(found: discovery.Fabric, ports: Sequence[rdma.Hca], gpu: Optional[Gpu]) -> List[str]:
