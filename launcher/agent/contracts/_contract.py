@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 from ..failures import CannotError
 from ..named_tuple import NamedTuple
@@ -13,6 +13,13 @@ from ..named_tuple import NamedTuple
 if TYPE_CHECKING:
     from ..job import Job
     from ..ranks import Group, Ranks
+
+
+_MOST_BYTES = 128 * 1024 - 1
+"""The kernel starts no program with a longer text `NAME=VALUE`."""
+
+_HOSTS = "_HOSTS"
+"""So end the names of lists that a worker can do without."""
 
 
 class Variable(NamedTuple):
@@ -51,6 +58,21 @@ def disagreement(peers: Sequence[Dict[str, Any]]) -> Optional[str]:
     node, peer = others[0]
     more = f"; {len(others) - 1} more nodes differ" if len(others) > 1 else ""
     return f"node {node} ({peer['host']}) has {_of(peer)}, and node 0 ({first['host']}) has {_of(first)}{more}"
+
+
+def fitting(variables: Sequence[Variable]) -> Tuple[List[Variable], List[str]]:
+    """Without lists of hosts that no program can be started with, and the names of these.
+
+    Raises `ValueError` if another variable is too long.
+    """
+    long = [each for each in variables if len(f"{each.name}={each.value}".encode()) > _MOST_BYTES]
+    needed = next((each for each in long if not each.name.endswith(_HOSTS)), None)
+    if needed:
+        raise ValueError(
+            f"{needed.name} would have {len(needed.value):,} characters, "
+            "and the kernel takes 128 KiB: use fewer workers"
+        )
+    return [each for each in variables if each not in long], [each.name for each in long]
 
 
 def with_port(address: str, port: int) -> str:

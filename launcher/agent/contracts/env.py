@@ -6,9 +6,6 @@ from typing import List
 
 from ._contract import Contract, Member, Variable
 
-_LONGEST = 100_000
-"""The kernel takes no variable longer than 128 KiB."""
-
 
 class Env(Contract):
     """Nothing is imported, and nothing is needed on a node."""
@@ -23,14 +20,13 @@ def of_place(member: Member) -> List[Variable]:
     group, ranks = member.group, member.ranks
     ours = "from the order of the nodes, and the number of workers on each"
     hosts = ",".join(str(peer["address"]) for peer in member.peers)
-    named = [Variable("DISTLAUNCH_HOSTS", hosts, "an address of each node, in the order of their ranks")]
     return [
         Variable("DISTLAUNCH_RANK", str(ranks.rank), ours),
         Variable("DISTLAUNCH_WORLD_SIZE", str(ranks.world_size), "workers on all nodes"),
         Variable("DISTLAUNCH_LOCAL_RANK", str(ranks.local_rank), ours),
         Variable("DISTLAUNCH_LOCAL_WORLD_SIZE", str(group.local_world_size), "workers on this node"),
         Variable("DISTLAUNCH_NODE_RANK", str(group.node_rank), "the node's rank"),
-        *(named if len(hosts) < _LONGEST else []),
+        Variable("DISTLAUNCH_HOSTS", hosts, "an address of each node, in the order of their ranks"),
         Variable("DISTLAUNCH_MASTER_ADDR", group.master_addr, "an address of node 0 that all nodes reach"),
         Variable("DISTLAUNCH_MASTER_PORT", str(group.master_port), "a port on node 0, in use by no other process"),
     ]

@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from .. import contracts
-from ..contracts._contract import Member, Variable
+from ..contracts._contract import Member, Variable, fitting
 from ..contracts._roles import of_roles
 from ..contracts._tracking import of_trackers
 from ..job import Job
@@ -37,6 +37,7 @@ class Requests:
         self.first_rank = 0
         """The number of workers in the roles before this one."""
 
+        self._left_out: List[str] = []
         self._processors: List[str] = []
         self._ports: List[Dict[str, str]] = []
 
@@ -99,13 +100,13 @@ class Requests:
         member = Member(self._job, group, worker, seen, served, self._peers, self._everyone)
         slurms = slurm.of_worker(self._job, group, worker, os.environ)
         trackers = of_trackers(self._job, self.rank_of(worker), os.environ)
-        return [
-            *self.contract.variables(member),
-            *of_roles(member),
-            *slurms,
-            *trackers,
-            *self._nodes.whole.hangs.recorders,
-        ]
+        ours = [*self.contract.variables(member), *of_roles(member)]
+        kept, too_long = fitting([*ours, *slurms, *trackers, *self._nodes.whole.hangs.recorders])
+        if too_long and not self._left_out:
+            names = ", ".join(too_long)
+            self._agent.event("warning", message=f"workers get no {names}: no variable may have more than 128 KiB")
+        self._left_out = too_long
+        return kept
 
     def of(self, group: Group, worker: Ranks) -> WorkerRequest:
         """The request for a worker."""
