@@ -16,6 +16,7 @@ import time
 from typing import Any, Dict, List, Sequence, Tuple
 
 from ..failures import CannotError
+from ..job import LOOPBACK
 from ..named_tuple import NamedTuple
 from ..system.scratch import in_memory
 
@@ -132,11 +133,18 @@ def hosts(peers: Sequence[Dict[str, Any]], here: str) -> List[str]:
     return found
 
 
-def command(vendor: Vendor, hosts_file: str, address: str, remote_shell: str, world: int) -> List[str]:
-    """mpirun with its options; the program to start follows."""
-    count = ["-np", str(world)]
+def command(vendor: Vendor, hosts_file: str, address: str, remote_shell: str, counts: Sequence[int]) -> List[str]:
+    """mpirun with its options; the program to start follows. Raises `CannotError`.
+
+    `address`: node 0's. `counts`: the number of ranks on each node.
+    """
+    count = ["-np", str(sum(counts))]
     if vendor.kind == OPEN_MPI:
         return [vendor.mpirun, *count]
+    if len(counts) == 1:
+        address = LOOPBACK
+    if ":" in address:
+        raise CannotError(f"{vendor.name}'s mpirun speaks no IPv6, and node 0 is reached at {address}")
     start = ["-launcher", "ssh", "-launcher-exec", remote_shell, "-f", hosts_file]
     return [vendor.mpirun, *start, "-localhost", address, "-genvlist", "PATH", *count]
 

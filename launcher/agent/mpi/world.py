@@ -128,7 +128,7 @@ class World(Starter):
         elif rank == 0:
             _write(hosts_file, vendors.hosts_text(self._vendor, names, group.counts))
             _write_shell(shell)
-            argv = vendors.command(self._vendor, hosts_file, group.master_addr, shell, sum(group.counts))
+            argv = vendors.command(self._vendor, hosts_file, group.master_addr, shell, group.counts)
             self._mpirun = Mpirun([*argv, *_STAND_IN], env, job.cwd)
         return self._gather(group)
 
