@@ -263,3 +263,15 @@ def test_a_driver_that_never_answers_ends_a_start_that_needs_its_count_and_no_ot
     assert "the driver of NVIDIA's GPUs does not answer within 30 s" in auto.stderr
     assert told.exit_code == 0, told.stderr
     assert len(os.listdir(gpus.cli.runs)) == 1
+
+
+@pytest.mark.slow
+def test_a_driver_that_never_answers_is_the_cause_if_workers_are_placed_by_their_gpus(gpus: Gpus) -> None:
+    gpus.hang()
+    gpus.cli.write("waits.py", WAITS)
+    words = ("--nproc-per-node", "1", "--numa-binding", "node", "--output", "json")
+
+    cause = gpus.cli("local", *words, "waits.py", env=gpus.env(), real=True).json["result"]["cause"]
+
+    assert cause["class"] == "node"
+    assert cause["message"] == "the driver of NVIDIA's GPUs does not answer within 30 s: see dmesg"

@@ -14,6 +14,7 @@ from ..job import Job
 from ..network import ports
 from ..ranks import Group, Ranks, progress_file
 from ..schedulers import slurm
+from ..system import nvml
 from ..system.facts import gpu_count, gpus
 from . import flight
 from .agent_link import AgentLink
@@ -80,9 +81,18 @@ class Requests:
         return self.first_rank + worker.rank
 
     def _place(self, workers: int) -> None:
-        """Decide once which CPUs and ports each worker is bound to; modules for that are imported only if needed."""
+        """Decide once which CPUs and ports each worker is bound to; modules for that are imported only if needed.
+
+        Raises `ValueError`.
+        """
         if not (self._job.numa_binding or self._job.near_nics):
             return
+        try:
+            self._place_by_gpu(workers)
+        except nvml.NoAnswerError as error:
+            raise ValueError(str(error)) from error
+
+    def _place_by_gpu(self, workers: int) -> None:
         from ..fabric import placement
 
         if self._job.numa_binding and len(self._processors) != workers:
