@@ -46,7 +46,7 @@ class Recorder(NamedTuple):
     """The number of ranks in the roles before this one."""
 
     since: float
-    """When the round began, in unix seconds."""
+    """When the round began, in unix seconds; 0 if these names are new: a clock may be set back."""
 
     def below(self, directory: str) -> Recorder:
         """The same with names that do not depend on the directory of the process, where the workers' is this one."""
@@ -93,7 +93,7 @@ def switched_on(
     ]
     variables = [Variable(*about) for value, *about in given if value is None and about[1]]
     values = [value if value is not None else about[1] for value, *about in given]
-    return Recorder(values[1], values[3], "", 0, time.time()), variables
+    return Recorder(values[1], values[3], "", 0, time.time() if where else 0.0), variables
 
 
 def _set(env: Mapping[str, str], names: Sequence[str]) -> Optional[str]:
