@@ -212,7 +212,7 @@ def table(chosen: argparse.Namespace, device: torch.device, where: list[str]) ->
     manner = Manner(device, chosen.dtype, chosen.warmup, chosen.iters, chosen.seconds, not chosen.no_check)
     ranks, backend = dist.get_world_size(), dist.get_backend()
     title = f"{ranks} ranks on {len(set(where))} host{'s' * (len(set(where)) > 1)} over {backend}"
-    limit = links.Limit(chosen.limit, "given") if chosen.limit else links.limit(device, len(set(where)) > 1)
+    limit = links.Limit(chosen.limit, "given") if chosen.limit else links.limit(device, backend, len(set(where)) > 1)
     say(
         f"# {title}, torch {torch.__version__}"
         + (f"; limit {limit.gbytes_per_s:g} GB/s ({limit.what})" if limit else "")

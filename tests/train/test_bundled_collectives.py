@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
@@ -201,16 +200,26 @@ def test_slow_links_and_hosts_are_found_by_comparing() -> None:
     assert len(heat_map.terminal(host).splitlines()) == 15
 
 
-def test_the_limit_line_is_that_of_the_fastest_rdma_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_line_is_that_of_what_the_backend_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
     from comm import links
 
-    files = {
-        "mlx5_0": ("4: ACTIVE", "400 Gb/sec (4X NDR)"),
-        "mlx5_1": ("4: ACTIVE", "400 Gb/sec (4X NDR)"),
-        "mlx5_2": ("1: DOWN", "400 Gb/sec"),
-    }
-    monkeypatch.setattr(links, "_names", lambda path: list(files) if path.endswith("infiniband") else ["1"])
-    monkeypatch.setattr(links, "_text", lambda path: files[path.split("/")[4]][os.path.basename(path) == "rate"])
+    files = {f"infiniband/mlx5_{at}/ports/1/rate": "400 Gb/sec (4X NDR)" for at in range(3)}
+    files |= {f"infiniband/mlx5_{at}/ports/1/state": "1: DOWN" if at == 2 else "4: ACTIVE" for at in range(3)}
+    files |= {"net/eth0/speed": "25000", "net/eth0/device/vendor": "0x15b3", "net/veth0/speed": "10000"}
+    files |= {"net/bond0/speed": "50000", "net/bond0/lower_eth0/mtu": "1500"}
+    files |= {"net/bond0.7/speed": "50000", "net/bond0.7/lower_bond0/mtu": "1500"}
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(f"{text}\n")
+    monkeypatch.setattr(links, "SYS", str(tmp_path))
 
-    assert links.limit(torch.device("cpu"), spans_hosts=True) == links.Limit(100.0, "2 x 400 Gb/s RDMA")
+    def limit(backend: str, interface: str) -> links.Limit | None:
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", interface)
+        return links.limit(torch.device("cpu"), backend, spans_hosts=True)
+
+    assert limit("nccl", "eth0") == links.Limit(100.0, "2 x 400 Gb/s RDMA")
+    assert limit("gloo", "eth0") == links.Limit(3.125, "eth0, 25 Gb/s")
+    assert limit("gloo", "bond0") == links.Limit(6.25, "bond0, 50 Gb/s")
+    assert limit("gloo", "bond0.7") == links.Limit(6.25, "bond0.7, 50 Gb/s")
+    assert limit("gloo", "veth0") is None

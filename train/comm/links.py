@@ -11,6 +11,12 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+SYS = "/sys/class"
+"""Where the kernel describes devices."""
+
+_BY_RDMA = ("nccl", "mpi")
+"""The backends that may use RDMA."""
+
 
 class Limit(NamedTuple):
     """The rate that no measurement should exceed."""
@@ -26,10 +32,10 @@ def hosts() -> list[str]:
     return found
 
 
-def limit(device: torch.device, spans_hosts: bool) -> Limit | None:
+def limit(device: torch.device, backend: str, spans_hosts: bool) -> Limit | None:
     """NVLink within a host of GPUs, RDMA ports or Ethernet between hosts; None if no rate is reported."""
     if spans_hosts:
-        return _rdma() or _ethernet()
+        return (_rdma() if backend in _BY_RDMA else None) or _ethernet()
     return _nvlink() if device.type == "cuda" else None
 
 
@@ -42,9 +48,9 @@ def _nvlink() -> Limit | None:
 
 def _rdma() -> Limit | None:
     rates = []
-    for name in _names("/sys/class/infiniband"):
-        for port in _names(f"/sys/class/infiniband/{name}/ports"):
-            at = f"/sys/class/infiniband/{name}/ports/{port}"
+    for name in _names(f"{SYS}/infiniband"):
+        for port in _names(f"{SYS}/infiniband/{name}/ports"):
+            at = f"{SYS}/infiniband/{name}/ports/{port}"
             rate = re.match(r"[\d.]+", _text(f"{at}/rate"))
             if rate and "ACTIVE" in _text(f"{at}/state"):
                 rates.append(float(rate[0]))
@@ -54,11 +60,17 @@ def _rdma() -> Limit | None:
 
 def _ethernet() -> Limit | None:
     name = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0] or _towards(os.environ.get("MASTER_ADDR", ""))
-    speed = _text(f"/sys/class/net/{name}/speed") if name else ""
-    real = os.path.exists(f"/sys/class/net/{name}/device")  # a veth reports 10 Gb/s, which means nothing
-    if not speed.isdigit() or not real:
+    speed = _text(f"{SYS}/net/{name}/speed") if name else ""
+    if not speed.isdigit() or not name or not _has_hardware(name):
         return None
     return Limit(int(speed) / 8000, f"{name}, {int(speed) / 1000:g} Gb/s")
+
+
+def _has_hardware(name: str) -> bool:
+    """Whether it is a device, or a bond, VLAN or bridge of one; a veth reports 10 Gb/s, which means nothing."""
+    at = f"{SYS}/net/{name}"
+    below = [each.removeprefix("lower_") for each in _names(at) if each.startswith("lower_")]
+    return os.path.exists(f"{at}/device") or any(map(_has_hardware, below))
 
 
 def _towards(address: str) -> str | None:
