@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from launcher.agent.protocol import Event
+from launcher.agent.samples import host as host_samples
 from launcher.agent.samples.links import Links
 from launcher.runs import samples
 from launcher.service import link_findings
@@ -59,6 +62,31 @@ def test_counters_begin_with_the_agent_and_speeds_are_as_they_are_now(tmp_path: 
 
 def test_a_host_without_devices_has_no_fields(tmp_path: Path) -> None:
     assert links(Host(tmp_path / "host")).now() == {}
+
+
+@pytest.mark.parametrize(
+    ("received", "sent", "unit"),
+    [("counters/port_rcv_data", "counters/port_xmit_data", 4), ("hw_counters/rx_bytes", "hw_counters/tx_bytes", 1)],
+    ids=["InfiniBand", "EFA"],
+)
+def test_traffic_of_rdma_ports_is_in_samples(tmp_path: Path, received: str, sent: str, unit: int) -> None:
+    made = Host(tmp_path / "host")
+    ports = [f"/sys/class/infiniband/rdmap{at}/ports/1" for at in range(2)]
+
+    def count(into: int, out: int) -> None:
+        for port in ports:
+            made.file(f"{port}/{received}", str(into // unit))
+            made.file(f"{port}/{sent}", str(out // unit))
+
+    count(0, 0)
+    read = host_samples.Host(str(made.root))
+    read.use()
+    count(8 << 40, 2 << 40)
+    use = read.use()
+
+    assert use["rdma_received"] is not None
+    assert use["rdma_sent"]
+    assert use["rdma_received"] / use["rdma_sent"] == pytest.approx(4.0)
 
 
 def test_degraded_links_are_findings_and_sound_ones_are_not(distlaunch: Cli, tmp_path: Path) -> None:

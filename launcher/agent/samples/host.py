@@ -10,10 +10,13 @@ from typing import Dict, List, Optional, Set, Tuple
 from ..named_tuple import NamedTuple
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_NET, _RDMA = "/sys/class/net", "/sys/class/infiniband"
+_NET, _RDMA = "/sys/class/net", "sys/class/infiniband"
 _Number = Optional[float]
-_WORD_BYTES = 4
-"""InfiniBand's data counters count words."""
+_DATA = (
+    ("counters/port_rcv_data", "counters/port_xmit_data", 4),
+    ("hw_counters/rx_bytes", "hw_counters/tx_bytes", 1),
+)
+"""What a port has received and sent, and the unit: InfiniBand counts words. EFA has only the second ones."""
 
 
 class Counters(NamedTuple):
@@ -32,9 +35,10 @@ class Counters(NamedTuple):
 class Host:
     """This host, read several times."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: str = "/") -> None:
+        """`root`: where the RDMA devices are described."""
         self._devices = _physical()
-        self._ports = _rdma_ports()
+        self._ports = _rdma_ports(os.path.join(root, _RDMA))
         self._last: Optional[Counters] = None
 
     def use(self) -> Dict[str, Optional[float]]:
@@ -103,23 +107,30 @@ def _traffic(devices: Set[str]) -> Tuple[Optional[int], Optional[int]]:
     return None, None
 
 
-def _rdma_ports() -> List[str]:
-    """The directories with the counters of all RDMA ports."""
+def _rdma_ports(at: str) -> List[str]:
+    """The directories of all RDMA ports."""
     found = []
     with contextlib.suppress(OSError):
-        for device in os.listdir(_RDMA):
+        for device in os.listdir(at):
             with contextlib.suppress(OSError):
-                ports = os.listdir(f"{_RDMA}/{device}/ports")
-                found += [f"{_RDMA}/{device}/ports/{port}/counters" for port in ports]
+                found += [f"{at}/{device}/ports/{port}" for port in os.listdir(f"{at}/{device}/ports")]
     return found
 
 
 def _rdma(ports: List[str]) -> Tuple[Optional[int], Optional[int]]:
     """The bytes that these ports have received and sent."""
-    counts: List[List[int]] = [[], []]
-    for port in ports:
-        for name, into in zip(("port_rcv_data", "port_xmit_data"), counts):
-            with contextlib.suppress(OSError, ValueError), open(f"{port}/{name}", encoding="ascii") as file:
-                into.append(int(file.read()) * _WORD_BYTES)
-    received, sent = (sum(each) if each else None for each in counts)
-    return received, sent
+    counts = [found for port in ports if (found := _counts(port))]
+    return (sum(into for into, _ in counts), sum(out for _, out in counts)) if counts else (None, None)
+
+
+def _counts(port: str) -> Optional[Tuple[int, int]]:
+    """The same of one port, by the first kind of counters that it has."""
+    for received, sent, unit in _DATA:
+        with contextlib.suppress(OSError, ValueError):
+            return _read(f"{port}/{received}") * unit, _read(f"{port}/{sent}") * unit
+    return None
+
+
+def _read(path: str) -> int:
+    with open(path, encoding="ascii") as file:
+        return int(file.read())
