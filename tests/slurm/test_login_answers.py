@@ -16,7 +16,7 @@ BEGINS, ANSWERS = (rf"printf '\001distlaunch\n{more}'" for more in ("", r"yes\n\
 def over(ssh: str) -> Any:
     """A login node that is reached by this program, which closes its stdout and stays."""
     stays = f"{ssh}; exec sleep 600 >&- 2>&-"
-    return SimpleNamespace(name="juno", words=lambda: ["sh", "-c", stays], close=lambda: None)
+    return SimpleNamespace(name="juno", words=lambda: ["sh", "-c", stays], leave=lambda: None)
 
 
 def test_a_whole_answer_counts_though_ssh_does_not_exit() -> None:
