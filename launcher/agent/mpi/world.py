@@ -22,7 +22,7 @@ from ..named_tuple import NamedTuple
 from ..ranks import Group, Ranks
 from ..starter import Starter
 from ..system import facts
-from . import library
+from . import files, library
 from . import vendor as vendors
 from .hub import ROUND, Caller, Hub
 from .mpirun import Mpirun
@@ -110,8 +110,13 @@ class World(Starter):
             if why:
                 raise CannotError(f"{job.command[0]} {why}")
         names = vendors.hosts(peers, os.uname().nodename)
-        hosts_file, shell = (os.path.join(self._node.directory, name) for name in ("mpi-hosts", "mpi-shell"))
-        ours = {"DISTLAUNCH_MPI_PYTHON": sys.executable, "DISTLAUNCH_MPI_RANK": _source("rank.py"), ROUND: self._round}
+        hosts_file = os.path.join(self._node.directory, "mpi-hosts")
+        shell = files.shell(self._node.scratch, self._node.directory)
+        ours = {
+            "DISTLAUNCH_MPI_PYTHON": sys.executable,
+            "DISTLAUNCH_MPI_RANK": files.source("rank.py"),
+            ROUND: self._round,
+        }
         env = {**vendors.environment(self._vendor, dict(os.environ), hosts_file, shell), **ours}
         env["DISTLAUNCH_MPI_HUB"] = hub_name(self._node)
         env.update(vendors.private_files(self._vendor, self._node.scratch))
@@ -120,14 +125,13 @@ class World(Starter):
         alike = len(of_slurm) == 1 and not job.shares_host  # a step cannot span several groups, nor simulated nodes
         if rank == 0 and alike and vendors.speaks_with_slurm(self._vendor, dict(os.environ)):
             hosts = [peer["slurm"] for peer, count in zip(peers, group.counts) for _ in range(count)]
-            _write(hosts_file, "".join(f"{host}\n" for host in hosts))
+            files.write(hosts_file, "".join(f"{host}\n" for host in hosts))
             ours["DISTLAUNCH_MPI_HUB"] = hub_name(self._node, "%N")
             step = vendors.step(self._vendor, names, group.counts, of_slurm.pop())
             within = vendors.of_step(self._vendor, dict(os.environ), hosts_file)
             self._mpirun = Mpirun([*step, *_STAND_IN], {**within, **ours}, job.cwd)
         elif rank == 0:
-            _write(hosts_file, vendors.hosts_text(self._vendor, names, group.counts))
-            _write_shell(shell)
+            files.write(hosts_file, vendors.hosts_text(self._vendor, names, group.counts))
             argv = vendors.command(self._vendor, hosts_file, group.master_addr, shell, group.counts)
             self._mpirun = Mpirun([*argv, *_STAND_IN], env, job.cwd)
         return self._gather(group)
@@ -280,21 +284,3 @@ def variables(caller: Caller) -> Dict[str, str]:
     """The variables of a rank's stand-in."""
     pairs = (os.fsdecode(word).partition("=") for word in caller.words[1:])
     return {name: value for name, _, value in pairs}
-
-
-def _source(name: str) -> str:
-    loader: Any = __spec__.loader  # of the archive, too
-    data: bytes = loader.get_data(os.path.join(os.path.dirname(__file__), name))
-    return data.decode()
-
-
-def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-
-
-def _write_shell(path: str) -> None:
-    """Write the program that mpirun calls in place of ssh."""
-    begin = '#!/bin/sh\nexec "$DISTLAUNCH_MPI_PYTHON" -ISE - "$@" <<\'END\'\n'
-    _write(path, begin + _source("remote_shell.py") + "END\n")
-    os.chmod(path, 0o700)
