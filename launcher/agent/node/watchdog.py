@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple, cast
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, cast
 
 from ..failures import Failure
-from ..ranks import progress_file
 from ..stream.writer import Writer
 from .children import ServerProcess
+from .life import Life
 from .outcome import Outcome
 from .place import Place
 from .stacks import Stacks
@@ -40,7 +38,7 @@ class Watchdog:
         self._place, self._out, self._outcome = place, out, outcome
         self._server, self._workers, self._stacks = server, workers, stacks
         self._look_at = time.monotonic() if self._after_s else float("inf")
-        self._signs: Tuple[int, List[object]] = (0, [])
+        self._life = Life(place.scratch.path, workers)
         self._since = time.monotonic()
         self._quiet: Optional[bool] = None
         self._next_at = 0.0
@@ -66,25 +64,16 @@ class Watchdog:
         if now < self._look_at:
             return
         self._look_at = now + min(_LOOK_S, self._after_s / _LOOKS)
-        signs, running = self._signs_of_life(), bool(self._workers.running())
-        if signs != self._signs or not self._workers:
-            self._signs, self._since = signs, now
+        running = bool(self._workers.running())
+        if self._life.has_changed() or not self._workers:
+            self._life.note()
+            self._since = now
         silent_s = now - self._since
         quiet = bool(self._workers) and (silent_s >= self._after_s if running else silent_s > 0)
         if quiet != self._quiet:
             self._quiet, self.hang = quiet, self.hang and {}
             self._next_at = 0.0 if self._next_at == _NEVER else self._next_at
             self._server.group.send({"quiet": quiet})
-
-    def _signs_of_life(self) -> Tuple[int, List[object]]:
-        """What changes when a worker writes to a pipe or to the file that tells its progress."""
-        files: List[object] = []
-        for about in (worker.about for worker in self._workers.running()):
-            name = progress_file(about["round"], about["local_rank"])
-            with contextlib.suppress(OSError):  # most have none
-                found = os.stat(os.path.join(self._place.scratch.path, name))
-                files.append((about["rank"], found.st_mtime_ns, found.st_size))
-        return self._workers.output.reads, files
 
     def hear(self, message: GroupToAgent) -> None:
         """Answer a request of the worker group's process."""
@@ -114,7 +103,7 @@ class Watchdog:
 
         first, second = map(judging.sample, message["samples"])
         hang = judging.judge(first, second, message["between_s"])
-        moves = self._signs_of_life() != self._signs  # since the last look: a worker has written, or ended
+        moves = self._life.has_changed()  # since the last look: a worker has written, or ended
         if hang is None or not self._quiet or moves or time.monotonic() < self._next_at:
             return
         self._next_at = _NEVER
