@@ -38,7 +38,6 @@ class Requests:
         self.first_rank = 0
         """The number of workers in the roles before this one."""
 
-        self._left_out: List[str] = []
         self._processors: List[str] = []
         self._ports: List[Dict[str, str]] = []
 
@@ -73,7 +72,11 @@ class Requests:
 
     def explained(self, group: Group, worker: Ranks) -> Dict[str, Any]:
         """The contract's variables for a worker, with their reasons."""
-        variables = [{**each._asdict(), "source": "contract"} for each in self._variables(group, worker)]
+        kept, too_long = fitting(self._variables(group, worker))
+        if too_long:
+            names = ", ".join(too_long)
+            self._agent.event("warning", message=f"workers get no {names}: no variable may have more than 128 KiB")
+        variables = [{**each._asdict(), "source": "contract"} for each in kept]
         return {"contract": self._job.contract, "rank": self.rank_of(worker), "variables": variables}
 
     def rank_of(self, worker: Ranks) -> int:
@@ -110,17 +113,17 @@ class Requests:
         member = Member(self._job, group, worker, seen, served, self._peers, self._everyone)
         slurms = slurm.of_worker(self._job, group, worker, os.environ)
         trackers = of_trackers(self._job, self.rank_of(worker), os.environ)
-        ours = [*self.contract.variables(member), *of_roles(member)]
-        kept, too_long = fitting([*ours, *slurms, *trackers, *self._nodes.whole.hangs.recorders])
-        if too_long and not self._left_out:
-            names = ", ".join(too_long)
-            self._agent.event("warning", message=f"workers get no {names}: no variable may have more than 128 KiB")
-        self._left_out = too_long
-        return kept
+        return [
+            *self.contract.variables(member),
+            *of_roles(member),
+            *slurms,
+            *trackers,
+            *self._nodes.whole.hangs.recorders,
+        ]
 
     def of(self, group: Group, worker: Ranks) -> WorkerRequest:
         """The request for a worker."""
-        env = {variable.name: variable.value for variable in self._variables(group, worker)}
+        env = {variable.name: variable.value for variable in fitting(self._variables(group, worker))[0]}
         errors = self.error_file(worker.local_rank)
         env.update({"TORCHELASTIC_ERROR_FILE": errors} if self.contract.torch else {})
         env["DISTLAUNCH_RUN_ID"] = self._job.run
