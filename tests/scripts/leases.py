@@ -10,6 +10,7 @@ import random
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from launcher.agent.lease.lease import Holder, Wish
@@ -65,6 +66,12 @@ def children(pid: int) -> list[int]:
         return []
 
 
+def kill(pid: int) -> None:
+    """Kill it, unless it has ended since it was seen."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
 def main() -> None:
     """Start all, kill some, and wait for the rest."""
     running = {}
@@ -83,11 +90,11 @@ def main() -> None:
             victim = chance.choice(sorted(running))
             agents = children(victim)
             if agents and chance.random() < 0.5:
-                os.kill(chance.choice(agents), signal.SIGKILL)  # its launcher goes on
+                kill(chance.choice(agents))  # its launcher goes on
             else:
                 killed += 1
                 for pid in [victim, *agents]:
-                    os.kill(pid, signal.SIGKILL)
+                    kill(pid)
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid:
             del running[pid]
