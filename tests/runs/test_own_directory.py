@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from launcher.agent.job import Job
+from launcher.agent.outputs import project, serve
+from launcher.agent.ssh import user_files
 from launcher.backends._outputs import SharedOutputs
 from launcher.errors import RequestError
 from tests.runs.projects import Project, behind_login, build, fetched, is_newer
@@ -74,3 +78,22 @@ def test_what_a_run_with_a_directory_of_its_own_writes_to_the_projects_is_fetche
             assert outputs.listed("away").left_out == (("away", "a link that leads out of the directory"),)
             with pytest.raises(RequestError):
                 outputs.read("away/d.pt", 0, got.append)
+
+
+def test_a_run_keeps_its_own_directory_on_a_volume_when_it_is_started_again(tmp_path: Path) -> None:
+    """And on a node that starts late, though the other run has ended meanwhile: fetch looks there."""
+    volume = tmp_path / "volume"
+
+    def started(run: str, node: int) -> str:
+        (tmp_path / run).mkdir(exist_ok=True)
+        (tmp_path / run / "train.py").write_text(run)
+        job = Job(run=run, command=["x"], kind="program", cwd="/", env={}, directory="/nowhere", rendezvous={})
+        return user_files.in_volume(str(tmp_path / run), str(volume), job, node).work
+
+    work, own = started("other", 0), started("mine", 0)
+    project.leave(str(volume), "other", 0)
+
+    assert [os.path.basename(each) for each in (work, own)] == ["work", "work-mine"]
+    assert [started("mine", node) for node in (0, 1)] == [own, own]
+    assert serve.directory_of({"output_dir": work, "cwd": "/", "run": "mine"}) == own
+    assert not list(volume.glob("sent-*"))

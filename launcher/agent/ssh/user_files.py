@@ -114,12 +114,14 @@ def in_volume(files: str, directory: str, job: Job, node: int) -> project.Prepar
     os.makedirs(directory, mode=0o700, exist_ok=True)
     sent = f"{directory}/sent-{job.run}-{node}"
     shutil.rmtree(sent, ignore_errors=True)  # of a pod that was killed
+    own = project.own_in_volume(directory, job.run)
+    if os.path.isdir(own):  # from an earlier start, or of another node
+        return project.Prepared(own, [])
     if os.path.isdir(files):
         shutil.copytree(files, sent, symlinks=True)
     else:
         os.makedirs(sent)
     entries = list(_entries(sent))
-    own = project.own_in_volume(directory, job.run)
     return project.prepare(directory, job.run, node, combined(entries), sent, entries, own)
 
 
