@@ -52,6 +52,15 @@ def test_nor_if_it_has_written_nothing_since(agents: Runner) -> None:
     assert found["traceback"] is None
 
 
+def test_one_is_in_whose_handler_it_exits_after_a_minute_such_as_for_a_checkpoint(agents: Runner) -> None:
+    saves = "now = time.time\ndef save(): time.time = lambda: now() + 61\n"
+    handler = "traceback.print_exc(); save(); sys.exit(1)"
+
+    found = agents(f"{RAISES}{saves}try: deeper(0)\nexcept OSError: {handler}\n").cause()
+
+    assert (found["message"], found["class"], found["secondary"]) == (RESET, "fabric", True)
+
+
 def test_one_that_it_prints_and_then_exits_is(agents: Runner) -> None:
     found = agents(RAISES + HANDLED.format(lines=5) + "os._exit(1)\n").cause()
 

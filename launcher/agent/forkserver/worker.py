@@ -153,7 +153,7 @@ def run(
         _abort_mpi(end)
         _leave_jax(end)
         ending.expect(end.code)
-        if end.code and errors and os.getpid() == me:
+        if end.code and errors and os.getpid() == me and not end.__context__:  # else it handles what ends it
             with contextlib.suppress(Exception):  # whatever the script has made of `time`
                 notes.leave(os.path.dirname(os.path.dirname(errors)), notes.EXIT, time.time())
         raise  # the interpreter prints its message

@@ -13,8 +13,8 @@ _AT_ONCE_S = 2.0
 """What is written so soon after the start of a traceback may be of it: an exception's message can have any size."""
 
 _SPEAKS_S, _EXITS_S = 60.0, 900.0
-"""How long a process may write after the exception that ends it, or call `sys.exit`, and how long it may take to exit:
-it joins threads, and trackers send the rest. One that it printed earlier was handled."""
+"""How long a process may write after the exception that ends it, or call `sys.exit` but in its handler, and how long it
+may take to exit: it joins threads, and trackers send the rest. One that it printed earlier was handled."""
 
 _LAST_LINE = rb"\n(?!\s|\[rank\d+\]: \s)"
 """Where a line of a traceback begins that is not indented: the exception."""
