@@ -10,7 +10,7 @@ import pytest
 
 from launcher.agent.protocol import Event
 from launcher.agent.schedulers import slurm
-from launcher.agent.system.folding import counted, folded, ranges
+from launcher.agent.system.folding import counted, folded, in_order, ranges
 from launcher.backends._plan import PlannedNode
 from launcher.console import alike_rows, summary
 from launcher.console.announce import Announcer
@@ -56,6 +56,9 @@ def test_slurm_reads_what_is_folded() -> None:
         found = slurm.expand(folded(names, NODES).replace(", ", ","))
         assert len(found) == len(names)
         assert {*found} == names
+        shuffled = chosen.sample([*names, "login", "a", "gpu7-ib0", "gpu8-ib0"], len(names) + 4)
+        assert slurm.expand(in_order(shuffled)) == shuffled
+    assert in_order(["n2", "n3", "n1", "a", "gpu7-ib0", "gpu8-x", "gpu9-x"]) == "n[2-3,1],a,gpu7-ib0,gpu8-x,gpu9-x"
 
 
 def test_numbers_are_counted() -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from launcher.agent.contracts._contract import fitting
 from launcher.agent.job import Job
 from launcher.agent.ranks import Group, Ranks
 from launcher.agent.schedulers import slurm as nodes
@@ -67,10 +68,23 @@ def test_workers_find_the_nodes_of_their_role() -> None:
     job = a_job(2, 2)._replace(role="role1")
     group = Group(1, 2, 1, "role1", "n2", 1, 0, [1, 1])
     told = {each.name: each.value for each in nodes.of_worker(job, group, Ranks(1, 0, 1, 2, 2), at("n3", 3))}
-    assert told["SLURM_JOB_NODELIST"] == told["SLURM_STEP_NODELIST"] == "n2,n3"
+    assert told["SLURM_JOB_NODELIST"] == told["SLURM_STEP_NODELIST"] == "n[2-3]"
     assert (told["SLURM_NNODES"], told["SLURM_NTASKS"], told["SLURM_NODEID"]) == ("2", "2", "1")
     assert told["SLURM_CPUS_PER_TASK"] == "2", "not that of the first group"
     assert "SLURM_JOB_ID" not in told
+
+
+def test_the_nodes_of_a_large_role_fit_into_a_variable() -> None:
+    """No program starts with one of more than 128 KiB."""
+    count, host = 10_000, "gpu-node-00001"
+    hosts = f"gpu-node-[00001-{count}]"
+    env = {"SLURM_JOB_NODELIST": hosts, "SLURM_STEP_NODELIST": hosts, "SLURMD_NODENAME": host, "SLURM_PROCID": "0"}
+    job, group = a_job(count)._replace(role="role0"), Group(0, count, 8, "role0", host, 1, 0, [8] * count)
+
+    kept, left = fitting(nodes.of_worker(job, group, Ranks(0, 0, 0, 8 * count, 8), env))
+
+    assert left == []
+    assert {each.value for each in kept if each.name.endswith("NODELIST")} == {hosts}
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_two_roles_are_components_with_resources_of_their_own_and_reach_one_anot
     assert components == [f"{job}+0|COMPLETED|2|n[3-4]|gres:gpu:2|3", f"{job}+1|COMPLETED|1|n1|N/A|1"]
     lines = sorted(done.stdout.splitlines())
     trains = [
-        f"[{rank // 2}:{rank}] heard rollout to trainer {rank} 4 2 n3,n4 n3,n4 {rank} {rank // 2} 3"
+        f"[{rank // 2}:{rank}] heard rollout to trainer {rank} 4 2 n[3-4] n[3-4] {rank} {rank // 2} 3"
         for rank in range(4)
     ]
     assert lines == [

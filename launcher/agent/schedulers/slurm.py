@@ -12,7 +12,7 @@ from .. import roles
 from ..contracts._contract import Variable
 from ..failures import Failure, may_come_back
 from ..job import Job
-from ..system import files
+from ..system import files, folding
 from ..system.natural_order import natural
 
 if TYPE_CHECKING:
@@ -174,7 +174,9 @@ def _of_role(job: Job, env: Mapping[str, str]) -> Dict[str, Any]:
     """What would be set if the step were on the nodes of this role only; the job's id stays that of all."""
     role = next(role for role in roles.of(job) if role.name == job.role)
     hosts = place_in_groups(env)[1][role.first : role.first + role.nodes]
-    found: Dict[str, Any] = {f"SLURM_{of}NODELIST": ",".join(hosts) for of in ("", "JOB_", "STEP_")}
+    found: Dict[str, Any] = dict.fromkeys(
+        [f"SLURM_{of}NODELIST" for of in ("", "JOB_", "STEP_")], folding.in_order(hosts)
+    )
     found.update(dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES"), role.nodes))
     end = f"_HET_GROUP_{group_of(env)}"
     own = {name[: -len(end)]: value for name, value in env.items() if name.endswith(end)}

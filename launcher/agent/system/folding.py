@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Collection, Dict, Iterable, List, Tuple
 
@@ -17,6 +18,7 @@ _FOLDABLE = re.compile(r"[\w.-]+\Z", re.ASCII)
 """Anything else in a name has a meaning in such a list, or is no host's name, as an IPv6 address."""
 
 _NUMBER = re.compile(r"(\d+)", re.ASCII)
+_AT_END = re.compile(r"(\d+)\Z", re.ASCII)
 
 
 def folded(names: Iterable[object], most: int = _PIECES, *, few: int = _FEW) -> str:
@@ -25,6 +27,15 @@ def folded(names: Iterable[object], most: int = _PIECES, *, few: int = _FEW) -> 
     if len(every) <= few:
         return ", ".join(every)
     return _joined(_groups(sorted(every, key=natural)), max(most, 1))
+
+
+def in_order(names: Iterable[str]) -> str:
+    """All of them, for Slurm to read: successive names are folded, none is moved. Slurm takes no text after numbers."""
+    parts = (_AT_END.split(name, maxsplit=1) for name in names)
+    groups = itertools.groupby(parts, lambda each: (each[0], len(each) > 1))
+    return ",".join(
+        _text(before, "", _ranges([each[1] for each in alike if numbered])) for (before, numbered), alike in groups
+    )
 
 
 def counted(numbers: Collection[int], what: str) -> str:
