@@ -33,6 +33,7 @@ def test_the_place_where_an_environment_was_made_is_not_replaced_within_another_
     source = environments.venv(tmp_path / "source")
     (source / "bin/activate").write_text("VIRTUAL_ENV=/env\n")
     script = "#!/usr/bin/env sh\nexec {0}/bin/python '/data/env /env.old' $PATH:{0}\n"
+    script += "cc -I{0}/include '-L{0}/lib' ${{X:-{0}}} x-I/env\n"
     (source / "bin/starts").write_text(script.format("/env"))
 
     python = Path(environments.start(tmp_path, source, [0], 1)[0].result()["python"])

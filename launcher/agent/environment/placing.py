@@ -142,7 +142,8 @@ def _former_places(store: Store, manifest: Manifest) -> bytes:
             made = re.search(_MADE, _read(store, file))
             found += [made[1]] if made else []
     longest_first = sorted({re.escape(place.rstrip(b"/")) for place in found}, key=len, reverse=True)
-    return rb"(?<![\w.-])(?:%s)(?![\w.-])" % b"|".join(longest_first)
+    begins = rb"(?:(?<![\w.-])|(?<=[\s\"'=]-[IL])|(?<=:-))"  # also in `-I/place` and `${X:-/place}`
+    return begins + rb"(?:%s)(?![\w.-])" % b"|".join(longest_first)
 
 
 def _settings(data: bytes, top: str, manifest: Manifest) -> bytes:
