@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from typing import Any
@@ -40,6 +41,13 @@ def test_what_is_kept_is_what_the_kernel_takes() -> None:
         kept, left = fitting([Variable("X_HOSTS", "x" * size, "")])
         assert starts("X_HOSTS", "x" * size) == bool(kept)
         assert left == ([] if kept else ["X_HOSTS"])
+
+
+def test_a_path_that_is_no_text_is_kept() -> None:
+    dumps = Variable("TORCH_FR_DUMP_TEMP_FILE", os.fsdecode(b"/data/Jos\xe9/rank_"), "")
+
+    assert fitting([dumps]) == ([dumps], [])
+    assert starts(dumps.name, dumps.value)
 
 
 @pytest.mark.parametrize(("nodes", "left"), [(8000, []), (12_000, ["DISTLAUNCH_HOSTS"])])

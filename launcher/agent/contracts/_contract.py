@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import sys
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
@@ -65,7 +66,7 @@ def fitting(variables: Sequence[Variable]) -> Tuple[List[Variable], List[str]]:
 
     Raises `ValueError` if another variable is too long.
     """
-    long = [each for each in variables if len(f"{each.name}={each.value}".encode()) > _MOST_BYTES]
+    long = [each for each in variables if len(os.fsencode(f"{each.name}={each.value}")) > _MOST_BYTES]
     needed = next((each for each in long if not each.name.endswith(_HOSTS)), None)
     if needed:
         raise ValueError(
