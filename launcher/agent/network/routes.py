@@ -8,8 +8,6 @@ import socket
 import struct
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from . import netlink
-
 _SIOCGIFADDR = 0x8915
 _CONNECT_S = 2.0
 
@@ -19,6 +17,8 @@ LONGEST_S = 24 * 86400.0
 
 def own_addresses() -> Dict[str, List[str]]:
     """The addresses of each interface, without loopback and link-local ones: IPv4 first, and what `lo` has last."""
+    from . import netlink  # few processes ask
+
     try:
         every = [(name, text.partition("/")[0]) for name, text in netlink.addresses()]
     except OSError:  # a sandbox without netlink

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Iterable, List, Optional, Tuple
 
 from .. import cause, contracts
 from ..failures import Failure
-from ..forkserver import notes
 from ..system import facts
 from .place import Place
 from .workers import Worker
@@ -60,6 +59,8 @@ class FailureAnalysis:
 
     def of_workers(self, workers: Iterable[Worker]) -> List[Cause]:
         """The failures among these workers; their pipes must have been drained."""
+        from ..forkserver import notes  # few runs fail
+
         causes: List[Cause] = []
         kills = self.out_of_memory()
         for worker in workers:

@@ -15,7 +15,6 @@ from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Optional, Set,
 from ..named_tuple import NamedTuple
 from ..system import files, flock
 from ..system.files import SENT_MTIME_S
-from . import own as own_directory
 from . import times
 from .times import Times
 
@@ -62,6 +61,8 @@ def prepare(project: str, run: str, node: int, digest: str, sent: str, entries: 
             if os.path.isdir(own):  # another node of the run was faster
                 shutil.rmtree(sent, ignore_errors=True)
             else:
+                from . import own as own_directory  # few runs have one
+
                 times.put(sent, new)
                 times.write(own, {**same, **new})
                 own_directory.make(
