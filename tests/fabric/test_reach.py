@@ -16,6 +16,7 @@ import pytest
 
 from launcher.agent.group import exploring
 from launcher.agent.network import reach, routes
+from tests.command import ROOT
 
 if TYPE_CHECKING:
     from tests.fabric.conftest import Nodes
@@ -125,6 +126,18 @@ def test_an_address_of_lo_comes_after_those_of_interfaces(nodes: Nodes) -> None:
 
     assert [event["interfaces"] for event in found] == [["eth0"]] * 3
     assert nodes.output == [f"6 eth0 {nodes.hosts[0].address}"] * 3
+
+
+def test_peers_try_no_addresses_of_an_interface_that_is_down(nodes: Nodes) -> None:
+    """As where kube-proxy puts the addresses of all services."""
+    host = nodes.hosts[0]
+    services = [f"address add 10.96.{number // 256}.{number % 256}/32 dev kube-ipvs0" for number in range(300)]
+    nodes.ip(host, "link add kube-ipvs0 type bridge", *services)
+    code = "from launcher.agent.network import routes; print(*routes.candidates('localhost'))"
+
+    told = host.run((sys.executable, "-c", code), check=True, cwd=str(ROOT)).stdout.split()
+
+    assert told == [host.address]
 
 
 def test_what_the_user_set_is_not_touched(nodes: Nodes) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import socket
 import struct
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
-_SIOCGIFADDR = 0x8915
+_SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915
+_UP = 1
 _CONNECT_S = 2.0
 
 LONGEST_S = 24 * 86400.0
@@ -16,7 +18,10 @@ LONGEST_S = 24 * 86400.0
 
 
 def own_addresses() -> Dict[str, List[str]]:
-    """The addresses of each interface, without loopback and link-local ones: IPv4 first, and what `lo` has last."""
+    """The addresses of each interface that is up, without loopback and link-local ones: IPv4 first, `lo`'s last.
+
+    One that is down may have thousands: kube-proxy puts those of all services there.
+    """
     from . import netlink  # few processes ask
 
     try:
@@ -27,20 +32,31 @@ def own_addresses() -> Dict[str, List[str]]:
     found: Dict[str, List[str]] = {}
     for name, address in filter(lambda each: leads_out(each[1]), every):
         found.setdefault(name, []).append(address)
-    return found
+    return {name: addresses for name, addresses in found.items() if _is_up(name)}
+
+
+def _is_up(name: str) -> bool:
+    try:
+        return bool(struct.unpack_from("=H", _asked(_SIOCGIFFLAGS, name))[0] & _UP)
+    except OSError:  # a sandbox may not tell
+        return True
 
 
 def _first_addresses() -> Iterator[Tuple[str, str]]:
     """The first IPv4 address of each interface, and all IPv6 ones."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # it has no IPv4 address
-                packed = fcntl.ioctl(sock.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                yield name, socket.inet_ntoa(packed[20:24])
+    for _, name in socket.if_nameindex():
+        with contextlib.suppress(OSError):  # it has no IPv4 address
+            yield name, socket.inet_ntoa(_asked(_SIOCGIFADDR, name)[4:8])
     with contextlib.suppress(OSError), open("/proc/net/if_inet6", encoding="ascii") as file:
         for line in file:
             packed_hex, *_, name = line.split()
             yield name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(packed_hex))
+
+
+def _asked(what: int, name: str) -> bytes:
+    """What the kernel says of an interface."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        return fcntl.ioctl(sock.fileno(), what, struct.pack("256s", os.fsencode(name)[:15]))[16:]
 
 
 def candidates(name: str) -> List[str]:
