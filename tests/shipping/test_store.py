@@ -9,12 +9,14 @@ import socket
 import subprocess
 import sys
 import tarfile
+import time
 import zlib
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 
-from launcher.agent.environment import sending, source, stage
+from launcher.agent.environment import content, sending, source, stage
 from launcher.agent.environment.manifest import STAMP_S, digest_of
 from launcher.agent.environment.placing import place
 from launcher.agent.environment.shelf import Shelf
@@ -122,6 +124,36 @@ def test_a_number_of_a_process_that_was_killed_may_come_again(
         assert found.manifest.total_bytes
     with sending.opened(str(path), lambda _: None) as here:
         assert here.total_bytes == found.manifest.total_bytes
+
+
+def test_files_that_another_environment_shares_are_not_read_twice(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uv and conda link files from their caches, while a run that brings one of their environments is queued."""
+    directory = environments.venv(tmp_path / "env")
+    (module,) = directory.glob("lib/python*/site-packages/brought.py")
+    os.utime(module, (STAMP_S, STAMP_S))
+    os.link(module, tmp_path / "cached.py")
+    told = tmp_path / source.LIST
+    told.write_bytes(source.of_directory(str(directory), store.directory).encoded)
+    before = time.time_ns()
+    os.utime(told, ns=(before, before))
+    monkeypatch.setattr(source, "_NEW_S", -1.0)
+    os.link(module, tmp_path / "other.py")
+    while module.stat().st_ctime_ns < before:  # the kernel's clock has steps
+        module.chmod(0o644)
+
+    with mock.patch.object(content, "opened", wraps=content.opened) as read:
+        with source.opened(str(directory), store, str(told)) as shared:
+            assert read.call_count == 0
+        (tmp_path / "new.py").write_text("WHERE = 'another'\n")
+        os.link(tmp_path / "new.py", tmp_path / "new-cached.py")
+        os.utime(tmp_path / "new.py", (STAMP_S, STAMP_S))
+        os.rename(tmp_path / "new.py", module)  # an upgrade
+        with source.opened(str(directory), store, str(told)) as upgraded:
+            assert read.call_count > 0
+
+    assert told.read_bytes() == shared.encoded != upgraded.encoded
 
 
 def test_only_what_a_launcher_on_this_host_has_unpacked_is_removed(

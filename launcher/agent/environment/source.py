@@ -6,7 +6,6 @@ import contextlib
 import gzip
 import hashlib
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -78,7 +77,7 @@ def _can_be_had(known: Source, shelf: Shelf, path: str, told: str) -> bool:
     if time.time() - listed_at / 10**9 < _NEW_S:
         return True
     missing = {shelf.pieces[index].file.path for index in shelf.lacking}
-    newer = {path for path in missing if _changed_at(_path(known, path)) >= listed_at}
+    newer = {path for path in missing if _is_newer(known, path, listed_at)}
     looked_into = [index for index in shelf.lacking if shelf.pieces[index].file.path in newer]
     try:
         return all(shelf.pieces[index].fits(data) for index, data in contents(known, shelf.pieces, looked_into))
@@ -86,12 +85,31 @@ def _can_be_had(known: Source, shelf: Shelf, path: str, told: str) -> bool:
         return False
 
 
-def _changed_at(path: str) -> float:
-    """When a file, or the source of bytecode, was changed or put there; infinite if that is missing."""
+def _is_newer(known: Source, path: str, than_ns: int) -> bool:
+    """Whether a file, or the source of bytecode, was changed or put there since, or is missing.
+
+    Another environment that gets a link to it, as from the cache of uv or conda, changes its ctime, too, but no
+    directory of this one.
+    """
+    there, top = _path(known, path), _path(known, path.partition("/")[0])
     try:
-        return max(os.stat(each).st_ctime_ns for each in (path, content.source_of(path)) if each)
+        for each in filter(None, (there, content.source_of(there))):
+            about = os.stat(each)
+            may_be_link = about.st_nlink > 1 and about.st_mtime_ns < than_ns
+            if about.st_ctime_ns >= than_ns and not (may_be_link and _directories_changed_at(each, top) < than_ns):
+                return True
     except OSError:
-        return math.inf
+        return True
+    return False
+
+
+def _directories_changed_at(path: str, top: str) -> int:
+    """When the latest of those that have the file has changed, up to the environment's."""
+    changed_at = 0
+    while len(path) > len(top):
+        path = os.path.dirname(path)
+        changed_at = max(changed_at, os.stat(path).st_ctime_ns)
+    return changed_at
 
 
 def of_directory(path: str, kept: str) -> Source:
