@@ -56,6 +56,33 @@ def test_a_run_has_its_setup_lines_and_its_container_again(rack: Rack, runtime: 
     assert said == [f"mark {mark} {runtime}"] * 4
 
 
+def test_a_run_that_an_earlier_version_has_started_has_its_secrets_and_the_setup_lines_of_here(rack: Rack) -> None:
+    rack.write("marks.py", MARKS.replace("ENGINE", "TOKEN"))
+    token: dict[str, str | None] = {"TOKEN": "s3cr3t"}
+    run = rack("--detach", "--nodes", "1", "--secret", "TOKEN", "marks.py", env=token).stdout.strip()
+    assert rack.shell("wait", run).exit_code == 0
+    (note,) = rack.remote.glob("runs/*/nodes/0/request.json")
+    note.with_name("secrets.json").write_text(json.dumps(["TOKEN"]))
+    note.unlink()
+
+    def again(name: str, setting: str, env: dict[str, str | None] = token) -> Result:
+        where = f'inventory = ["{rack.ssh.inventory}"]\nremote_dir = "{rack.remote}"\n'
+        rack.cli.write("system.toml", f'[clusters.lab]\nbackend = "ansible"\n{where}{setting}\n')
+        there = {"DISTLAUNCH_RUNS_DIR": str(rack.cli.directory / name), **env}
+        found = rack.shell("adopt", run, "--on", "lab", env=there)
+        assert found.exit_code == 0, found.stderr
+        done = rack.shell("requeue", run, env=there)
+        return done if done.exit_code else rack.shell("logs", "--follow", run, env=there)
+
+    in_containers = again("first", 'container_image = "the/image"')
+    without = again("second", "", {})
+    done = again("third", 'setup = ["export MARK=set"]')
+
+    assert (without.exit_code, "secret TOKEN: not set" in without.stderr) == (2, True), without.stderr
+    assert (in_containers.exit_code, "it runs in containers" in in_containers.stderr) == (2, True), in_containers.stderr
+    assert done.stdout.endswith("mark set s3cr3t\n"), done.stderr
+
+
 def test_a_template_in_a_hosts_answer_is_not_evaluated_here(rack: Rack) -> None:
     rack.write("ends.py", "")
     run = rack.detached("--nodes", "1", "ends.py")

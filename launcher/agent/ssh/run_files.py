@@ -12,31 +12,33 @@ from ..system import files
 NOTE = "request.json"
 """What a new start needs again beside the job."""
 
+_SECRETS = "secrets.json"
+"""The names of the secrets, as earlier versions noted them."""
+
 
 def note(own: str, request: Dict[str, Any]) -> None:
-    """Record it in the node's directory, if there is any: the names of the secrets, the setup lines, the container."""
-    path = os.path.join(own, NOTE)
-    with contextlib.suppress(FileNotFoundError):  # of an earlier start
-        os.unlink(path)
-    found: Dict[str, Any] = {"secrets": sorted(request.get("secrets") or ())}
-    found.update((name, request[name]) for name in ("setup", "container") if request.get(name))
-    if any(found.values()):
-        files.write_whole(path, json.dumps(found).encode("ascii"), 0o600, sync=False)
+    """Record it in the node's directory: the names of the secrets, the setup lines, the container."""
+    found = {"secrets": sorted(request.get("secrets") or ()), "setup": request.get("setup") or ""}
+    found["container"] = request.get("container")
+    files.write_whole(os.path.join(own, NOTE), json.dumps(found).encode("ascii"), 0o600, sync=False)
 
 
 def request(directory: str, rank: int) -> Dict[str, Any]:
     """The agent's job without its key, its Python, and what was noted of the request that started it.
 
+    Without `setup`, an earlier version has started it, which noted the names of the secrets alone.
     Unlike an answer about any run, it has the workers' variables: it goes only to who can read them in the file.
     """
     own = os.path.join(directory, "nodes", str(rank))
-    found: Dict[str, Any] = {"agent": {}, "note": {}}
-    for name, file in (("job", "spec.json"), ("agent", "agent.json"), ("note", NOTE)):
+    found: Dict[str, Any] = {"agent": {}, "secrets": [], "note": {}}
+    kept = (("job", "spec.json"), ("agent", "agent.json"), ("secrets", _SECRETS), ("note", NOTE))
+    for name, file in kept:
         with contextlib.suppress(OSError, ValueError):
             found[name] = json.loads(files.read_word(os.path.join(own, file), 64 << 20))
     if "job" not in found:
         return {"problem": f"{own}/spec.json cannot be read"}
-    return {"secrets": [], **found["note"], "job": found["job"], "python": found["agent"].get("python", "")}
+    about = {"job": found["job"], "python": found["agent"].get("python", "")}
+    return {"secrets": found["secrets"], **found["note"], **about}
 
 
 def more(directory: str, identity: Dict[str, Any]) -> Dict[str, Any]:

@@ -14,7 +14,7 @@ from launcher.backends.ansible import inventory, planning, playbook, ssh
 from launcher.backends.ansible.plan import BY_HOST
 from launcher.backends.ansible.start import target
 from launcher.errors import BackendUnavailableError, CommandError, RequestError
-from launcher.payload import agent_archive
+from launcher.payload import agent_archive, setup_lines
 from launcher.system import storage
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ class _Request(NamedTuple):
     job: dict[str, Any]
     python: str
     secrets: list[str]
-    setup: str
+    setup: str | None
+    """None if an earlier version has started it, which kept neither this nor the container."""
+
     container: dict[str, Any] | None
 
 
@@ -45,7 +47,7 @@ def restore(options: AnsibleOptions, handle: AnsibleHandle, cwd: str, login: Log
     job = requests[0].job
     if job.get("kind") == "function":
         raise RequestError("it calls a function, which only its own launcher has", hint=_THERE)
-    setup = _same("setup lines", [one.setup for one in requests])
+    setup = _setup(options, requests)
     container = "" if job.get("roles") else _same("containers", [_text_of(one.container) for one in requests])
     run_dir = Path(handle["run_dir"])
     sources = inventory.sources(options.inventory, cwd)
@@ -67,6 +69,16 @@ def restore(options: AnsibleOptions, handle: AnsibleHandle, cwd: str, login: Log
     texts |= {name: text for name, text in (("setup.sh", setup), ("container.json", container)) if text}
     playbook.write_directory(run_dir / "ansible", texts, {"agent.pyz": agent_archive.packed()})
     storage.write_whole(run_dir / "ansible/job.json", storage.encode_json(job))
+
+
+def _setup(options: AnsibleOptions, requests: Sequence[_Request]) -> str:
+    """The setup lines, which are those of the options here if the hosts have not kept them."""
+    kept = [one.setup for one in requests if one.setup is not None]
+    if len(kept) == len(requests):
+        return _same("setup lines", kept)
+    if options.container_image:
+        raise RequestError("it runs in containers", hint=_THERE)
+    return "\n".join(setup_lines.watched(options.setup, ship_secrets=True))
 
 
 def _answered(requests: Sequence[_Request], hosts: Sequence[str]) -> dict[str, Any]:
@@ -104,8 +116,8 @@ def _request(answer: Any) -> _Request:
     if not whole or not isinstance(python, str) or not isinstance(secrets, list) or not all(map(_is_text, secrets)):
         why = str(answer.get("problem") or "its answer is not an agent's")[:400]
         raise BackendUnavailableError(f"a host does not know how the run was started: {why}")
-    setup, container = answer.get("setup", ""), answer.get("container")
-    if not _is_text(setup) or not (container is None or _is_container(container)):
+    setup, container = answer.get("setup"), answer.get("container")
+    if not (setup is None or _is_text(setup)) or not (container is None or _is_container(container)):
         raise BackendUnavailableError("a host does not know how the run was started: its setup is not an agent's")
     return _Request(job, python, secrets, setup, container)
 
