@@ -35,6 +35,11 @@ _UNUSED_S = {"keys": 600, "terminal": 8 * 3600}
 _BY_USER = "user"
 """The ending of a file beside the socket: the connection was opened at a terminal."""
 
+_LEFT = "left"
+"""The ending of another: a connection was left when it was last written."""
+
+_LEAVES_EVERY_S = 600
+
 _ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 _BATCH = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_S}", "-o", "ForwardAgent=no", *_ALIVE)
 _LONGEST_SOCKET = 88
@@ -113,9 +118,14 @@ class Login:
     def leave(self) -> None:
         """Have the next command open another connection, as ours may hang, by keys; what uses it continues.
 
-        One that the user has opened stays: ssh itself ends it if it carries nothing.
+        One that the user has opened stays: ssh itself ends it if it carries nothing. So does one soon after another
+        was left, which lasts as long as what hangs there: a host that is ill would get more of them with each command.
         """
-        if (ours := self._ours()) is not None and ours.exists() and not self.socket(_BY_USER).exists():
+        if (ours := self._ours()) is None or not ours.exists() or self.socket(_BY_USER).exists():
+            return
+        note = self.socket(_LEFT)
+        if not note.exists() or not 0 <= time.time() - note.stat().st_mtime < _LEAVES_EVERY_S:
+            note.touch()
             self._control(ours, "stop")
 
     def open_at_terminal(self) -> str:
