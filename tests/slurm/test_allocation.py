@@ -236,3 +236,22 @@ def test_a_step_that_has_not_begun_has_not_ended_for_another_host(login: Login) 
     assert re.search(r"hint: cancel it there, or end its allocation: scancel \d+\n", cancelled.stderr)
     assert re.search(rf"{run.id} .*unknown", listed.stdout), listed.stdout
     assert waited.stdout == f"{run.id}: success\n", waited.stderr
+
+
+def test_a_step_whose_setup_has_failed_has_ended_for_another_host(login: Login) -> None:
+    shell = salloc(
+        login,
+        "1",
+        "distlaunch slurm --name never --setup false --detach show.py",
+        'until grep -q "setup failed" "$DISTLAUNCH_RUNS_DIR"/never-*/job.out; do sleep 0.1; done; touch failed',
+        "until [ -e over ]; do sleep 0.1; done",
+    )
+    run, host = Run(login, "never", shell), login.slurm.hosts[0]
+    run.wait_file("failed")
+
+    command = (sys.executable, "-m", "launcher", "wait", "--timeout", "30s", run.id)
+    waited = host.run(command, env=login.cli.env(login.env()), cwd=str(run.directory))
+    login.write("over", "")
+    end(shell)
+
+    assert (waited.returncode, waited.stdout) == (1, f"{run.id}: failed\n"), waited.stderr

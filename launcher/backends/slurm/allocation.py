@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 _OF_STEPS = ("gpus_per_node", "gres", "mem", "nodelist", "exclude")
 _OF_JOBS = (*(name for name in OF_SBATCH if name not in (*_OF_STEPS, "cpus_per_task")), "sbatch")
 REACHED_S = 60.0
+_ENDED = "step.ended"
+"""A file of the run: the step's script has ended, with or without a step. Other hosts do not see its processes."""
+
+_STEP = """read -r && trap : TERM && trap ': >"$1"' EXIT && bash "$0" </dev/null"""
+"""Runs the script once its start line is there. A signal to the group does not end this before the script."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +172,7 @@ def start(handle: SlurmHandle, cwd: str, within: Allocation, record: Record) -> 
         )
     run_dir = Path(handle["run_dir"])
     out = run_dir / "job.out"
-    argv = ["bash", "-c", 'read -r && exec bash "$0" </dev/null', str(run_dir / "step.sh")]
+    argv = ["bash", "-c", _STEP, str(run_dir / "step.sh"), str(run_dir / _ENDED)]
 
     def about(identity: proc.Identity) -> SlurmHandle:
         srun: SlurmHandle = {**handle, "host": _host(), "pid": identity.pid, "ticks": identity.start_ticks}
@@ -249,7 +254,8 @@ def terminal_words(
 def _may_begin(site: Site, handle: SlurmHandle) -> bool:
     """Whether another host has its srun, and no node has begun: its setup, or other steps, may take that long."""
     begun = any(directory_of(handle).glob("nodes/*/stream"))
-    return handle.get("host", _host()) != _host() and not begun and left.has_job(site, handle["job_id"])
+    over = begun or (directory_of(handle) / _ENDED).exists()
+    return handle.get("host", _host()) != _host() and not over and left.has_job(site, handle["job_id"])
 
 
 def _not_begun(handle: SlurmHandle) -> str:
