@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,9 +24,10 @@ LOGIN_S = max(ssh._CALL_S, stream.FETCH_S, _patience._SILENT_S[0]) + 3
 
 
 @pytest.fixture
-def slow(rack: Rack) -> Iterator[Rack]:
-    """A rack in which the logins to n1 take long."""
-    file, host, there = rack.cli.write("slow/.bashrc", f"sleep {LOGIN_S}\n"), rack.ssh.hosts[0], Path.home() / ".bashrc"
+def slow(rack: Rack, request: pytest.FixtureRequest) -> Iterator[Rack]:
+    """A rack in which the logins to n1 take long, or as long as the parameter says."""
+    file = rack.cli.write("slow/.bashrc", f"sleep {getattr(request, 'param', LOGIN_S)}\n")
+    host, there = rack.ssh.hosts[0], Path.home() / ".bashrc"
     there.touch()  # to be mounted over
     host.run(("mount", "--bind", str(file), str(there)), check=True, cwd="/")
     yield rack
@@ -43,3 +45,14 @@ def test_commands_have_the_time_that_the_hosts_logins_take(slow: Rack) -> None:
     assert (requeue.exit_code, "its agents still run" in requeue.stderr) == (2, True), requeue.stderr
     cancelled = slow.shell("cancel", run)
     assert cancelled.exit_code == 0, cancelled.stderr
+
+
+@pytest.mark.parametrize("slow", [2], indirect=True)
+def test_setup_lines_are_no_part_of_a_login(slow: Rack) -> None:
+    """Commands later on run without them, and a host that is lost would hold all others up for as long."""
+    slow.write("ends.py", "")
+    setup_s = 20
+    run = slow.detached("--nodes", "1", "--setup", f"sleep {setup_s}", "ends.py")
+
+    (node,) = json.loads((slow.cli.runs / run / "run.json").read_text())["handle"]["nodes"]
+    assert 2 <= node["login_s"] < setup_s

@@ -139,7 +139,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         self._asking.connect(host, argv, there.python, program, self._setup)
         began = time.time()
         answer = self._asking.ask(host, request)
-        known = {"refused": False, "ssh": there.ssh, "proxied": there.proxied, "login_s": round(time.time() - began, 1)}
         if answer.get("lacks"):
             began = time.time()
             answer = self._asking.ask(host, *self._archive.compressed())
@@ -148,8 +147,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             answer["clock_s"] = [round(answer["time"] - time.time(), 3), round(answer["time"] - began, 3)]
         # Later calls run without the setup, so they need the path of the Python that it has made available.
         used = answer["python"] if self._setup and not answer.get("problem") else there.python
+        known = {"refused": False, "ssh": there.ssh, "proxied": there.proxied, "python_used": used}
         # Set here, whatever the host has answered.
-        return {**answer, **known, "python_used": used}
+        return {**answer, **known, "login_s": self._asking.login_s(host)}
 
     def _choose(self, found: Mapping[str, Answer]) -> dict[str, Any] | None:
         """The choice of hosts, None if there are too few; also reports the hosts' problems."""

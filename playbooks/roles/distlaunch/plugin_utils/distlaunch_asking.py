@@ -56,6 +56,10 @@ class Asking:
         """One host's answer; it may take `times` as long as others."""
         return self._sessions[host].ask(request, payload, limit_s=self._limit_s * times)
 
+    def login_s(self, host: str) -> float:
+        """How long its login took; zero if there was none."""
+        return round(self._sessions[host].login_s or 0.0, 1)
+
     def each(
         self,
         step: str,

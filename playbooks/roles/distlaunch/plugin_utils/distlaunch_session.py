@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 ANSWER = "distlaunch-host-1 "
 _MARK = f"\n{ANSWER}".encode()
+_BEGUN = "distlaunch-shell-1"
+_BEGUN_MARK = f"\n{_BEGUN}\n".encode()
+"""What the shell prints once the login files have run, before the setup lines."""
+
 _BLOCK_BYTES = 1 << 16
 _TRIES = 4
 _LARGE_BYTES = 1_000_000
@@ -66,8 +70,11 @@ class Session:
         self.on_sent: Callable[[int, int], None] = lambda *_: None
         """Called from time to time while a large payload is sent, with the bytes sent and the total."""
 
+        self.login_s: float | None = None
+        """How long the last connection took until the shell began; None as long as it has not."""
+
         self.broken: Answer | None = None
-        self._tried = 0
+        self._opened = 0.0
         self._process: subprocess.Popen[bytes] | None = None
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         self._data = b""
@@ -119,16 +126,16 @@ class Session:
         argv = [self.python, "-u", "-c", f"import sys;sys.path[:]=filter(None,sys.path);{self.program}", ANSWER]
         # The path of Python may have blanks, or start with a tilde.
         words = [arg if arg.startswith("~/") and shlex.quote(arg[2:]) == arg[2:] else shlex.quote(arg) for arg in argv]
-        start = _LOCALE + "exec " + " ".join(words)
-        command = f"/bin/sh -c {shlex.quote(start)}"
+        start, begun = _LOCALE + "exec " + " ".join(words), f"echo; echo {_BEGUN}; "
+        command = f"/bin/sh -c {shlex.quote(begun + start)}"
         if self.setup:  # in bash, as on Slurm; its lines do not read what is sent to Python
             lines = base64.b64encode(self.setup.encode()).decode()
             before = f'exec 3<&0 </dev/null; eval "$(printf %s {lines} | base64 -d)"; {_CHECKED}exec <&3 3<&-; '
-            command = f"/bin/bash -c {shlex.quote(before + start)}"
+            command = f"/bin/bash -c {shlex.quote(begun + before + start)}"
         options = ["-T", "-o", "BatchMode=yes", "-o", "ForwardAgent=no"]
-        if self._tried and self.argv[-2].startswith("ProxyCommand="):
+        if self._opened and self.argv[-2].startswith("ProxyCommand="):
             options += _UNSHARED
-        self._tried += 1
+        self._opened, self.login_s = time.monotonic(), None
         self._said.seek(0)  # ssh shares the offset: it must not start where the last one stopped
         self._said.truncate()
         try:
@@ -197,6 +204,8 @@ class Session:
         if len(self._data) > _ANSWER_BYTES:
             self._break({"problem": f"it has printed more than {_ANSWER_BYTES >> 20} MB that are no answer"})
             return True
+        if self.login_s is None and (begun := (b"\n" + self._data).partition(_BEGUN_MARK))[1]:
+            self.login_s, self._data = time.monotonic() - self._opened, begun[2]
         _, mark, rest = (b"\n" + self._data).partition(_MARK)
         line, end, left = rest.partition(b"\n")
         if mark and end:
