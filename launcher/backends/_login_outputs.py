@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from launcher.login.connection import Login
 
-_FILE = re.compile(rb"([fl]) (\d+) (\d+)(?:\.(\d+))? \./(.+)")
+_FILE = re.compile(rb"([fl]) (\d+) (-?\d+)(?:\.(\d+))? \./(.+)")
 _LEFT_OUT = re.compile(rb"x ([^/]+) \./(.*)")
-_DATA = re.compile(rb"d (\d+) (\d+) (\d+)(?:\.(\d+))?")
+_DATA = re.compile(rb"d (\d+) (\d+) (-?\d+)(?:\.(\d+))?")
 _AFTER = re.compile(rb"a (same|changed) (\S+)")
 _FILES = 200_000
 _SHOWN = 20
@@ -66,7 +66,8 @@ while IFS= read -r request; do
                 to=$(readlink -f "$link")
                 case $to in
                 "$top"/* | "$project"/*)
-                    if [ -f "$link" ]; then printf "l %s %s\n" "$(stat -L -c "$times" "$link")" "$link"
+                    if [ -f "$link" ]; then
+                        about=$(stat -L -c "$times" "$link") && printf "l %s %s\n" "$about" "$link"
                     elif [ "$to" = "$project/${link#./}" ]; then :
                     elif [ -d "$link" ]; then printf "x a link to a directory %s\n" "$link"
                     else printf "x a link to nothing %s\n" "$link"; fi ;;
@@ -261,4 +262,6 @@ def _name(raw: bytes) -> str:
 
 
 def _ns(seconds: bytes, fraction: bytes | None) -> int:
-    return int(seconds) * 10**9 + int((fraction or b"").ljust(9, b"0")[:9] or 0)
+    """Nanoseconds of a decimal number, which is negative before 1970."""
+    ns = abs(int(seconds)) * 10**9 + int((fraction or b"").ljust(9, b"0")[:9] or 0)
+    return -ns if seconds.startswith(b"-") else ns

@@ -196,3 +196,26 @@ def test_what_is_there_may_have_any_name(node: Node) -> None:
     found = outputs.listed("")
     assert [file.name for file in found.files] == ["a", "end", "k", "z"]
     assert found.left_out == (("?", "a line break in its name"),)
+
+
+def test_a_file_of_before_1970_is_fetched_like_any_other(node: Node, tmp_path: Path) -> None:
+    """As archives have them that a host with a wrong clock has packed."""
+    for name, ns in (("a.pt", -1_000_000_000), ("b.pt", -500_000_000), ("c.pt", 1_500_000_000)):
+        os.utime(node.write(name, CONTENT), ns=(0, ns))
+    here = tmp_path / "here"
+
+    fetch_node.fetch(node.outputs(), NODE, ["*.pt"], here, fetch_node.Progress())
+
+    times = {path.name: path.stat().st_mtime_ns for path in here.glob("*.pt")}
+    assert times == {"a.pt": -1_000_000_000, "b.pt": -500_000_000, "c.pt": 1_500_000_000}
+
+
+def test_a_link_whose_file_goes_while_it_is_listed_is_passed_over(node: Node) -> None:
+    """As that of a trainer to its last checkpoint."""
+    node.write("step-400.pt")
+    node.write("step-500.pt")
+    (node.work / "latest.pt").symlink_to("step-400.pt")
+    stat = shutil.which("stat")
+    node.program("stat", f'[ "$1" != -L ] || rm -f step-400.pt\nexec {stat} "$@"')
+
+    assert "step-500.pt" in [file.name for file in node.outputs().listed("*.pt").files]
