@@ -85,6 +85,22 @@ def test_behind_a_login_node_it_waits_as_well(laptop: Laptop) -> None:
     assert (ended["state"], ended["attempt"]) == ("success", 1)
 
 
+def test_behind_a_login_node_it_does_not_wait_for_output_that_takes_long_to_bring(laptop: Laptop) -> None:
+    run, python = failing(laptop)
+    python.symlink_to(sys.executable)
+    with (laptop.top / "runs" / run / "job.out").open("a") as file:
+        file.write("x" * 1000)
+    laptop.node.stand_in("tail", "while printf x; do sleep 0.5; done")
+    try:
+        again = laptop("requeue", run)
+    finally:
+        laptop.node.stand_in("tail")
+
+    assert again.stdout == f"{run}: attempt 1\n", again.stderr
+    ended = laptop.wait_end(run)
+    assert (ended["state"], ended["attempt"]) == ("success", 1)
+
+
 def test_behind_a_login_node_what_sbatch_has_refused_once_may_be_tried_again(laptop: Laptop) -> None:
     laptop.cli.write("ran.py", RAN)
     run = laptop.detached("--gres", "none", "ran.py")

@@ -66,6 +66,15 @@ def look(login: Login, handle: SlurmHandle, since: float) -> str:
     return problem
 
 
+def printed(login: Login, handle: SlurmHandle) -> int:
+    """How much its jobs have written to `job.out`, in bytes."""
+    file = f"{remote_of(handle)}/job.out"
+    answer = remote.run(login, '[ ! -e "$1" ] || wc -c <"$1"', file, timeout_s=_CALL_S)
+    if answer.code or not (answer.text.strip() or "0").isdigit():
+        raise CommandError(f"{login.name}: {file} cannot be read: {remote.reason(answer.stderr)}")
+    return int(answer.text.strip() or 0)
+
+
 def terminal(site: Site, handle: SlurmHandle, node: int, rank: int | None, *, python: str) -> pipes.ProgramBridge:
     """Connect through a separate step, as `allocation.terminal` does."""
     assert site.login

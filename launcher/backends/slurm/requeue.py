@@ -49,11 +49,12 @@ def requeued(queue: Queue, handle: SlurmHandle) -> bool:
 
 def anew(site: Site, handle: SlurmHandle) -> SlurmHandle:
     """The handle of a run that has ended, for its next job: what `job.out` says of nodes so far is not about that."""
-    if site.login and (problem := behind_login.look(site.login, handle, time.monotonic())):
-        raise BackendUnavailableError(problem)
     begun: SlurmHandle = {**handle, "besides": ",".join(filter(None, [handle.get("besides", ""), job_of(handle)]))}
-    with suppress(OSError):
-        begun["printed"] = (directory_of(handle) / "job.out").stat().st_size
+    if site.login:
+        begun["printed"] = behind_login.printed(site.login, handle)
+    else:
+        with suppress(OSError):
+            begun["printed"] = (directory_of(handle) / "job.out").stat().st_size
     del begun["job_id"]
     return begun
 
