@@ -187,9 +187,22 @@ def test_a_peer_is_never_sought_at_an_address_of_our_own() -> None:
 
 
 MANY = """
-import resource, sys
+import resource, sys, threading
 from launcher.agent.group import exploring
 from launcher.agent.network import reach
+
+tried = threading.Event()
+
+class Late(reach.Answerer):  # it accepts nothing before all files are in use
+    def _run(self):
+        tried.wait()
+        super()._run()
+
+def connect_first(*args):
+    connect(*args)
+    tried.set()
+
+connect, reach._connect = reach._connect, connect_first
 
 def patient(targets):
     print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -197,7 +210,7 @@ def patient(targets):
 
 attempt, reach.attempt = reach.attempt, patient
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[1])))
-about = {"port": reach.Answerer(b"right").port, "token": "right"}
+about = {"port": Late(b"right").port, "token": "right"}
 peers = {peer: {**about, "addresses": [f"127.0.{peer}.{n}" for n in range(1, 21)]} for peer in range(1, 11)}
 targets = reach.targets(peers, [])
 print(len(exploring._reached(targets)), len({target.peer for target in targets[:10]}))
@@ -207,7 +220,9 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 @pytest.mark.parametrize("hard", [64, 1024])
 def test_all_addresses_are_tried_where_there_are_more_than_this_process_may_open(hard: int) -> None:
-    done = subprocess.run([sys.executable, "-c", MANY, str(hard)], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", MANY, str(hard)], check=True, capture_output=True, text=True, timeout=60
+    )
 
     may_open, reached, first_peers, afterwards = map(int, done.stdout.split())
     assert (may_open, reached, first_peers, afterwards) == (hard, 200, 10, 64)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
+import os
 import selectors
 import socket
 import threading
@@ -117,16 +118,17 @@ def attempt(targets: Sequence[Target], *, limit_s: float = _LIMIT_S, settle_s: f
 
 
 def _connect(selector: selectors.BaseSelector, queue: Deque[Target]) -> None:
-    """Begin a connection to each target of the queue, until this process may not open more files."""
-    while queue:
-        target = queue[0]
-        try:
-            sock = connecting(target.address, target.port)
-        except OSError:
-            return  # once another connection has ended
-        queue.popleft()
-        if sock is not None:
-            selector.register(sock, selectors.EVENT_READ if target.token else selectors.EVENT_WRITE, target)
+    """Begin a connection to each target of the queue, until this process may not open more files, or only one.
+
+    Its `Answerer` needs that one: two processes without any would wait for each other.
+    """
+    with contextlib.suppress(OSError), open(os.devnull, "rb"):
+        while queue:
+            target = queue[0]
+            sock = connecting(target.address, target.port)  # if that is refused, it follows once another one has ended
+            queue.popleft()
+            if sock is not None:
+                selector.register(sock, selectors.EVENT_READ if target.token else selectors.EVENT_WRITE, target)
 
 
 def connecting(address: str, port: int) -> Optional[socket.socket]:
