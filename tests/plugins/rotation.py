@@ -1,6 +1,6 @@
 """A run of everything has all fast tests, and of the others some, which differ by commit; by name all of them run.
 
-Of each file's tests on clusters these are an eighth, and of its other tests outside the fast tier a sixth. Of tests
+Of each file's tests on clusters these are a tenth, and of its other tests outside the fast tier an eighth. Of tests
 marked `rotating` there is one per function, and of the public's scripts there are four.
 """
 
@@ -29,7 +29,7 @@ MARK = "rotating"
 CLUSTERS = ("k8s", "slurm", "ssh")
 """The marks of tests on clusters."""
 
-ON_CLUSTERS, SLOW = 8, 6
+ON_CLUSTERS, SLOW = 10, 8
 """A full run has one in so many of a file's tests."""
 
 MEASURED = 4
@@ -59,7 +59,7 @@ class Rotation:
 
     def pytest_report_header(self) -> list[str]:
         marked = (
-            f"of each file's tests on clusters an eighth, of its other slow ones a sixth, of those marked {MARK} {FEW}"
+            f"of each file's tests on clusters a tenth, of its other slow ones an eighth, of those marked {MARK} {FEW}"
         )
         marked += " per function: others at each commit, all of them if requested by subject"
         if is_requested(self.config, SUBJECT):

@@ -37,8 +37,8 @@ def test_all_run_if_their_subject_is_requested(words: tuple[str, ...], all_of_th
 @pytest.mark.parametrize(
     ("words", "file", "part"),
     [
-        (("--subject=k8s",), "tests/k8s/test_taken.py", 1),
-        ((), "tests/k8s/test_taken.py", rotation.ON_CLUSTERS),
+        (("--subject=k8s",), "tests/k8s/test_rights.py", 1),
+        ((), "tests/k8s/test_rights.py", rotation.ON_CLUSTERS),
         (("--subject=train",), "tests/train/test_trainer_steps.py", 1),
         ((), "tests/train/test_trainer_steps.py", rotation.SLOW),
         (("-k", "test_trainer_steps"), "tests/train/test_trainer_steps.py", 1),
