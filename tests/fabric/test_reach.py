@@ -6,7 +6,6 @@ import contextlib
 import errno
 import itertools
 import socket
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor, wait
 from types import SimpleNamespace
@@ -184,48 +183,6 @@ def test_a_peer_is_never_sought_at_an_address_of_our_own() -> None:
     assert [target.address for target in reach.targets({1: about}, ["10.0.0.1", "172.17.0.1"])] == ["10.0.0.2"]
     same_host = reach.targets({1: about}, ["10.0.0.2", "172.17.0.1"])
     assert [target.address for target in same_host] == ["10.0.0.2", "172.17.0.1"]
-
-
-MANY = """
-import resource, sys, threading
-from launcher.agent.group import exploring
-from launcher.agent.network import reach
-
-tried = threading.Event()
-
-class Late(reach.Answerer):  # it accepts nothing before all files are in use
-    def _run(self):
-        tried.wait()
-        super()._run()
-
-def connect_first(*args):
-    connect(*args)
-    tried.set()
-
-connect, reach._connect = reach._connect, connect_first
-
-def patient(targets):
-    print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    return attempt(targets, limit_s=600, settle_s=600)
-
-attempt, reach.attempt = reach.attempt, patient
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[1])))
-about = {"port": Late(b"right").port, "token": "right"}
-peers = {peer: {**about, "addresses": [f"127.0.{peer}.{n}" for n in range(1, 21)]} for peer in range(1, 11)}
-targets = reach.targets(peers, [])
-print(len(exploring._reached(targets)), len({target.peer for target in targets[:10]}))
-print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-"""
-
-
-@pytest.mark.parametrize("hard", [64, 1024])
-def test_all_addresses_are_tried_where_there_are_more_than_this_process_may_open(hard: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", MANY, str(hard)], check=True, capture_output=True, text=True, timeout=60
-    )
-
-    may_open, reached, first_peers, afterwards = map(int, done.stdout.split())
-    assert (may_open, reached, first_peers, afterwards) == (hard, 200, 10, 64)
 
 
 def test_the_best_address_is_one_that_all_reach_else_one_that_most_reach() -> None:
