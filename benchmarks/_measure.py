@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from benchmarks import _free_memory
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -147,6 +149,7 @@ def side_by_side(
 
     Interleaving spreads other load over all of them; compare sample by sample, see `paired_ratios`.
     """
+    _free_memory.keep(rounds)
     samples: dict[str, list[Sample]] = {contender.name: [] for contender in contenders}
     for round_number in range(0 if warm else 1, rounds + 1):
         for contender in contenders:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import cli, ssh, start
+from benchmarks import _free_memory, cli, ssh, start
 from benchmarks._measure import ROOT, Contender, environment, ratios, side_by_side, verdict
 from testbed.testbed import Testbed
 
@@ -71,6 +71,7 @@ def starts(checkout: Path, options: argparse.Namespace) -> Iterator[str]:
 
 def over_ssh(checkout: Path, options: argparse.Namespace) -> Iterator[str]:
     """From the command to the last agent started."""
+    _free_memory.keep(options.rounds)
     for count in map(int, options.hosts.split(",")):
         # In /tmp: paths of sockets must be short.
         with (

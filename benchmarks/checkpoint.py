@@ -36,6 +36,7 @@ from trainer.flags import parse
 from trainer.loader import Batches
 from trainer.world import World, process_group
 
+from benchmarks import _free_memory
 from benchmarks._measure import ratios, verdict
 
 BATCH, SIDE = 32, 64
@@ -242,6 +243,7 @@ def main() -> None:
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--samples", type=int, default=1_281_167, help="of the epoch that is resumed")
     options = parser.parse_args()
+    _free_memory.keep(options.saves)
     with tempfile.TemporaryDirectory() as scratch, process_group() as world:
         directory = Path(scratch)
         with contextlib.redirect_stdout(sys.stderr):

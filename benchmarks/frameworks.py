@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks import _free_memory
 from benchmarks._measure import environment, ratios, verdict
 from launcher.agent.mpi import libfabric
 from testbed.slurm_conf import SlurmOptions
@@ -128,6 +129,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--alike", action="store_true")
     args = parser.parse_args()
+    _free_memory.keep(args.rounds)
     took: dict[str, list[tuple[float, float]]] = {}
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "train"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks import _free_memory
 from benchmarks._measure import ROOT, cpu_model, descendants, environment, ratios, verdict
 from benchmarks._readers import BATCH, CORES, SIDE, dali, decode_and_crop, spdl, threads, webdataset_peer
 
@@ -183,6 +184,7 @@ def main() -> None:
             [*make, "--samples-per-shard", str(max(1, options.images // 6))], check=True, env=environment(directory)
         )
         taken: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+        _free_memory.keep(options.rounds)
         for _ in range(options.rounds):
             for name in names:
                 argv = [

@@ -27,6 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks import _free_memory
 from benchmarks._measure import ROOT, Contender, environment, measure, ratios, verdict
 from benchmarks._memory import Peak
 from benchmarks._workers.lines import text
@@ -229,6 +230,7 @@ def main() -> None:
     others = {} if options.no_peers else peers(options.ranks)
     taken: dict[str, list[Passage]] = defaultdict(list)
     idle: dict[str, list[Passage]] = defaultdict(list)
+    _free_memory.keep(options.rounds)
     for _ in range(options.rounds):
         with tempfile.TemporaryDirectory() as directory:
             scratch = Path(directory)

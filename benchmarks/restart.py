@@ -18,6 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks import _free_memory
 from benchmarks._measure import ROOT, TIMED_OUT, Contender, environment, measure, verdict
 
 WORKERS = 2
@@ -58,6 +59,7 @@ def main() -> None:
     options = parser.parse_args()
     wanted = {"distlaunch": options.runs, "torchrun": options.torchrun_runs}
     tried: dict[str, list[float | None]] = {name: [] for name in wanted}
+    _free_memory.keep(max(wanted.values()))
     for number in range(max(wanted.values())):
         for name, argv in commands().items():  # side by side while both have runs left
             if number < wanted[name]:

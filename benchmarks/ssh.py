@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks import _free_memory
 from benchmarks._measure import ROOT, environment, ratios, verdict
 from launcher.agent.network import routes
 from launcher.agent.system import cgroup
@@ -232,6 +233,7 @@ def main() -> None:
     parser.add_argument("--torchrunx", default="", metavar="PYTHON", help="an interpreter that has torchrunx")
     options = parser.parse_args()
     chosen = [name for name in NAMES if name in options.only.split(",") and (name != "torchrunx" or options.torchrunx)]
+    _free_memory.keep(options.rounds)
     for count in map(int, options.hosts.split(",")):
         samples: dict[str, list[tuple[float, int]]] = {name: [] for name in chosen}
         # In /tmp: paths of sockets must be short.

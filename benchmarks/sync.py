@@ -20,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks import _free_memory
 from benchmarks._measure import ROOT, Contender, environment, launched, measure, ratios, verdict
 
 RANKS, CLASSES = 2, 10
@@ -97,6 +98,7 @@ def main() -> None:
     chosen = ["ddp", *options.ways.split(",")]
     taken: dict[str, list[float]] = {way: [] for way in WAYS if way in chosen}
     with tempfile.TemporaryDirectory() as scratch:
+        _free_memory.keep(options.rounds)
         for _ in range(options.rounds):
             for way, seconds in taken.items():
                 seconds.append(step_s(way, options, Path(scratch)))

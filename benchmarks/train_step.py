@@ -26,6 +26,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks import _free_memory
 from benchmarks._measure import ROOT, Contender, cpu_model, environment, launched, measure, ratios, verdict
 
 RANKS, CLASSES = 2, 10
@@ -86,6 +87,7 @@ def main() -> None:
     taken: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         directory, env = Path(scratch), {**environment(scratch), "OMP_NUM_THREADS": "1"}
+        _free_memory.keep(options.rounds)
         for _ in range(options.rounds):
             for name, argv in commands(options, directory).items():
                 sample = measure(Contender(name, argv, env, scratch, limit_s=300))
