@@ -227,6 +227,9 @@ def test_a_queue_of_multikueue_and_a_missing_one_are_refused_before_anything_is_
     assert f"there is no LocalQueue 'older' in namespace '{kinds.namespace}'" in missing.stderr
     assert "hint: known: new, old" in missing.stderr
     assert kinds.left() == []
+    kinds.write("distlaunch.toml", '[clusters.gke]\nbackend = "k8s"\nqueue = "older"\n')
+    (row,) = kinds("clusters", "--output", "json").json["result"]["clusters"]
+    assert row["problem"] == f"there is no LocalQueue 'older' in namespace '{kinds.namespace}'"
 
 
 def test_kueue_admits_a_run_and_one_that_waits_reports_it(kinds: User) -> None:

@@ -51,8 +51,13 @@ class _Node:
 
 
 def outlook(cluster: Cluster, opts: KubernetesOptions, spec: JobSpec) -> Outlook:
-    """Lists of all nodes and pods; without the right to list them, only the queue is known."""
+    """Lists of all nodes and pods; without the right to list them, only the queue is known.
+
+    Raises `LaunchError` if the cluster does not answer, or would not take the job: it has no such queue.
+    """
     try:
+        if opts.queue:
+            queues.check(cluster, opts.queue)
         nodes = _nodes(cluster)
         waiting, own = _pods(cluster, nodes)
         queue = queues.waiting(cluster, opts.queue)
