@@ -52,7 +52,7 @@ class StartProgress:
 
     def present(self) -> Progress | None:
         """The current phase; None once workers run or the run ends."""
-        count, started, ready = self._nodes, len(self._started), len(self._ready & self._started)
+        count, started, ready = self._nodes, len(self._started), len(self._ready)  # which have all started
         if self._runs or not (started > ready or self._meeting or started < count):
             return None
         if started < count:

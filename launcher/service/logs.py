@@ -81,8 +81,8 @@ def blocks(
 ) -> Iterator[tuple[Source | None, bytes]]:
     """Blocks of the nodes' streams from the run's directory, or of all nodes from the backend while that is incomplete.
 
-    A block without a source means that nothing has arrived for a while. Of a large run, only the streams of `ranks` may
-    be there.
+    A block without a source means that all that has arrived was yielded. Of a large run, only the streams of `ranks`
+    may be there.
     """
     nodes = [*nodes]
     for former in moves.formers(run):
@@ -200,8 +200,7 @@ def _live_blocks(
                         report.add(chunk.node, record)
             if not follow and (not chunks or time.monotonic() > limit):
                 return None
-            if not chunks:
-                yield None, b""
+            yield None, b""
             if chunks:
                 answer = unknown
             elif time.monotonic() - polled > _POLL_S:
