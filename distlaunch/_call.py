@@ -11,7 +11,7 @@ import textwrap
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from distlaunch._events import NodeEvent
 from distlaunch._messages import quiet
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from distlaunch._run import Run
 
 _RESULT_BYTES = 1 << 34
+
+_Packed: TypeAlias = "bytearray | str"
+"""A result, or the path of a file with a large one."""
 
 
 class WorkerError(LaunchError):
@@ -141,28 +144,32 @@ def _values(run: Run) -> list[Any]:
     missing = sorted(set(range(world_size)) - set(contents))
     if missing or not world_size:
         raise CommandError(f"{run.id} has sent no results from ranks {missing}", hint=f"distlaunch logs {run.id}")
-    return [_unpacked(_unpacked(contents[rank], rank)["value"], rank) for rank in range(world_size)]
+    return [_unpacked(_content(run, rank, contents[rank])["value"], rank) for rank in range(world_size)]
 
 
 def _error(run: Run, result: Result) -> WorkerError:
     """The error for what the function raised on the rank that failed first, or for why the run failed."""
     cause = result.cause
     message = cause.message if cause else result.state
-    where = f"rank {cause.rank} on {cause.host}: " if cause and cause.rank is not None else ""
-    contents, _ = _returned(run)
-    if cause is None or cause.rank is None or cause.rank not in contents:
-        return WorkerError(f"{where}{message}", result)
-    content = _unpacked(contents[cause.rank], cause.rank)
-    error = WorkerError(f"{where}{message}", result, content["traceback"])
+    if cause is None or cause.rank is None:
+        return WorkerError(message, result)
+    message = f"rank {cause.rank} on {cause.host}: {message}"
+    content: Mapping[str, Any] = {}
+    with suppress(LaunchError):  # what else is known of the failure remains
+        contents, _ = _returned(run)
+        content = _content(run, cause.rank, contents[cause.rank]) if cause.rank in contents else {}
+    if content.get("ok", True):  # the function has returned, and its process failed after that
+        return WorkerError(message, result)
+    error = WorkerError(message, result, content["traceback"])
     if content["value"]:
         with suppress(CommandError):  # its class is not installed here
             error.__cause__ = _unpacked(content["value"], cause.rank)
     return error
 
 
-def _returned(run: Run) -> tuple[Mapping[int, bytes | bytearray], int]:
-    """The packed results of the ranks in the last round, and the number of ranks."""
-    rounds: dict[tuple[int, int], dict[int, bytes | bytearray]] = {}
+def _returned(run: Run) -> tuple[Mapping[int, _Packed], int]:
+    """The packed results of the ranks in the last round, or the files that have them, and the number of ranks."""
+    rounds: dict[tuple[int, int], dict[int, _Packed]] = {}
     world_size = 0
     for event in run.events(follow=False):
         about = event.fields if isinstance(event, NodeEvent) else {}
@@ -173,11 +180,19 @@ def _returned(run: Run) -> tuple[Mapping[int, bytes | bytearray], int]:
         elif isinstance(event, NodeEvent) and event.name == "returned":
             ranks, rank = rounds.setdefault(key, {}), about.get("rank") or 0
             if "path" in about:
-                ranks[rank] = _large(run, rank, about["path"])
+                ranks[rank] = str(about["path"])
             else:
-                ranks[rank] = ranks.get(rank, bytearray()) if about.get("part") else bytearray()
-                ranks[rank] += base64.b64decode(about.get("data") or "")
+                so_far = ranks.get(rank) if about.get("part") else None
+                so_far = so_far if isinstance(so_far, bytearray) else bytearray()
+                so_far += base64.b64decode(about.get("data") or "")
+                ranks[rank] = so_far
     return rounds[max(rounds)] if rounds else {}, world_size
+
+
+def _content(run: Run, rank: int, packed: _Packed) -> Mapping[str, Any]:
+    """What `launcher/agent/node/called.py` has written for a rank."""
+    content: Mapping[str, Any] = _unpacked(_large(run, rank, packed) if isinstance(packed, str) else packed, rank)
+    return content
 
 
 def _large(run: Run, rank: int, path: str) -> bytes:

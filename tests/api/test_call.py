@@ -113,6 +113,45 @@ def test_a_worker_that_is_killed_is_an_error_without_an_exception(here: Path) ->
     assert (caught.value.rank, caught.value.__cause__) == (0, None)
 
 
+def test_a_worker_that_fails_after_its_function_has_returned_is_an_error_without_an_exception(here: Path) -> None:
+    def returns_and_fails() -> list[int]:
+        import atexit
+        import os
+
+        if os.environ["RANK"] == "1":
+            atexit.register(os._exit, 3)
+        return [1]
+
+    with pytest.raises(distlaunch.WorkerError, match="rank 1 on") as caught:
+        distlaunch.call(returns_and_fails, nproc_per_node=2)
+    assert (caught.value.rank, caught.value.__cause__) == (1, None)
+    assert caught.value.result.cause
+    assert caught.value.result.cause.exit_code == 3
+
+
+def test_an_exception_is_told_though_another_rank_has_left_a_large_result_on_its_host(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def elsewhere(*_args: Any) -> bytes:
+        raise distlaunch.CommandError("on another host")
+
+    def returns_much_or_fails() -> bytes:
+        import os
+        import pathlib
+        import time
+
+        if os.environ["RANK"] == "0":
+            return b"x" * (65 * 1024 * 1024)
+        while not [*pathlib.Path(os.environ["DISTLAUNCH_OUTPUT_DIR"]).parent.glob("**/result-0")]:
+            time.sleep(0.01)
+        raise LookupError("not here")
+
+    monkeypatch.setattr(_call, "_large", elsewhere)
+    with pytest.raises(distlaunch.WorkerError, match=r"rank 1 on .*: LookupError: not here") as caught:
+        distlaunch.call(returns_much_or_fails, nproc_per_node=2)
+    assert isinstance(caught.value.__cause__, LookupError)
+
+
 def test_a_value_that_cannot_be_sent_fails_the_call(here: Path) -> None:
     def returns_a_lock() -> Any:
         import threading
