@@ -16,6 +16,7 @@ import os
 import threading
 import time
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from launcher import output
@@ -35,6 +36,9 @@ _SILENT_S = 90.0
 _LOOK_S = 0.1
 _PATIENCE_S = 2.0
 _FREE = b"{}\n"
+
+_held: ContextVar[frozenset[str]] = ContextVar("held", default=frozenset())
+"""The directories that this thread holds, or the one whose context it has: others of the process may hold more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +87,14 @@ def owner(directory: Path) -> Owner | None:
     return _owner(_read(directory, _latest(directory)))
 
 
+def other(directory: Path) -> Owner | None:
+    """The owner, if it lives and is not the caller: another process, or another thread of this one."""
+    found = owner(directory)
+    if found is None or (found.is_this and os.path.realpath(directory) in _held.get()) or found.seems_gone:
+        return None
+    return found
+
+
 @contextmanager
 def hold(
     directory: Path, doing: str, *, submits: bool = False, wait_s: float = 0.0, watch: Callable[[], None] = lambda: None
@@ -115,9 +127,12 @@ def hold(
 
     thread = threading.Thread(target=renew, name="renew-lock", daemon=True)
     thread.start()
+    real = os.path.realpath(directory)
+    _held.set(_held.get() | {real})
     try:
         yield
     finally:
+        _held.set(_held.get() - {real})
         over.set()
         thread.join(1.0)  # a stuck disk must not block the exit
         free()

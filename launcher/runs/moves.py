@@ -34,10 +34,10 @@ def pending(run: Run) -> Run | None:
     return directories.read(path / races.TRIES, name) if directories.is_id(name) else None
 
 
-def owner(run: Run) -> lock.Owner | None:
-    """The process that moves the run, even if it has died; None without one."""
+def other(run: Run) -> lock.Owner | None:
+    """Who moves the run, other than the caller; None if no one does."""
     tries = run.root / run.id / races.TRIES
-    return lock.owner(tries) if tries.is_dir() else None
+    return lock.other(tries) if tries.is_dir() else None
 
 
 def cancel(run: Run) -> None:

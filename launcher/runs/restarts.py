@@ -47,13 +47,13 @@ def may_follow(outcome: Outcome) -> bool:
 def expected(run: Run, outcome: Outcome) -> str:
     """Who starts the run again after this end, or records the end; empty if it has ended for good.
 
-    What this process itself does about the run does not count.
+    What the caller itself does about the run does not count.
     """
     if not outcome.final or outcome.state == "success" or run.result is not None:
         return ""
     if (attempt := latest(run)) > run.attempt:
         return f"started again, attempt {attempt}"
-    if (owner := _other(lock.owner(run.whole_path))) is not None and owner.submits:
+    if (owner := lock.other(run.whole_path)) is not None and owner.submits:
         return f"being started again by {owner}"
     if may_follow(outcome) and run.cancel_requested is None:
         for owner in _followers(run):
@@ -71,7 +71,7 @@ def latest(run: Run) -> int:
 def moving(run: Run) -> str:
     """Who moves the run, which may still have to end where it is; empty if no one does."""
     with suppress(StorageError):  # `rm` has just removed it
-        if (owner := _other(moves.owner(run))) is not None:
+        if (owner := moves.other(run)) is not None:
             return f"being moved by {owner}"
     return ""
 
@@ -83,13 +83,8 @@ def _followers(run: Run) -> Iterator[lock.Owner]:
         return
     for directory in found:
         with suppress(StorageError):  # it has just ended
-            if (owner := _other(lock.owner(directory))) is not None:
+            if (owner := lock.other(directory)) is not None:
                 yield owner
-
-
-def _other(owner: lock.Owner | None) -> lock.Owner | None:
-    """The owner of a lock, if that is another process than this one, and lives."""
-    return None if owner is None or owner.is_this or owner.seems_gone else owner
 
 
 def start_again(run: Run, handle: Handle, attempt: int) -> Run:
