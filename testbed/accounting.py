@@ -41,9 +41,16 @@ def start(controller: Host, files: Files) -> None:
 
 
 def start_database(controller: Host, files: Files) -> None:
-    """Start MariaDB with its own data directory. Any user may connect, but only over the controller's own loopback."""
-    data, socket = files.directory / "mariadb", files.state / "mariadb.socket"
-    common = ("--no-defaults", f"--datadir={data}", "--user=root")
+    """Start MariaDB with its own data directory. It takes anyone for its administrator, and runs as root.
+
+    Its TCP port is on the controller's own loopback. A socket with a path would be reached from all of this machine, so
+    its directory is closed. The server reads and writes files for statements in an empty directory only.
+    """
+    data, private = files.directory / "mariadb", files.state / "mariadb"
+    socket, exchanged = private / "mariadb.socket", private / "files"
+    for directory in (private, exchanged):
+        directory.mkdir(mode=0o700)
+    common = ("--no-defaults", f"--datadir={data}", "--user=root", f"--secure-file-priv={exchanged}")
     controller.run(
         ("mariadb-install-db", *common, "--auth-root-authentication-method=normal", "--skip-test-db", *SMALL),
         timeout_s=180, check=True,

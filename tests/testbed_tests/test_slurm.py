@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -139,6 +140,18 @@ def test_with_accounting_sacct_answers(slurm_accounting: Slurm) -> None:
         return slurm_accounting.run(argv).stdout.split()
 
     wait_until(f"sacct to report that job {job} failed", lambda: states() == ["FAILED|3:0|2"], limit_s=60)
+
+
+CONNECTS = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
+
+
+def test_other_users_of_this_machine_cannot_reach_its_database(slurm_accounting: Slurm) -> None:
+    (database,) = slurm_accounting.files.state.glob("**/mariadb.socket")
+
+    for user, reaches in ((0, True), (65534, False)):
+        argv = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "/usr/bin/python3", "-c", CONNECTS]
+        done = subprocess.run([*argv, str(database)], capture_output=True, text=True, check=False)
+        assert ("PermissionError" not in done.stderr) is reaches, done.stderr
 
 
 def test_logs_of_its_daemons_are_kept_when_a_test_fails(cluster: Slurm, tmp_path: Path) -> None:
