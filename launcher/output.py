@@ -158,7 +158,8 @@ def warn(text: str) -> None:
 
 def report(*lines: str) -> None:
     """Print the closing lines of a failed run on stderr, even with -q."""
-    _say(*lines)
+    if not _told("warning", *lines):
+        _say(*lines)
 
 
 def _told(kind: Kind, *lines: str) -> bool:

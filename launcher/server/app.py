@@ -18,6 +18,7 @@ from launcher.server import views
 from launcher.server.channels import Channels
 from launcher.server.event_stream import EventStream
 from launcher.service import metrics
+from launcher.system import listener
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,12 +92,16 @@ class Pages:
         """Metrics of all runs that have not ended, or not long ago."""
         async with self._lock:  # several scrapers at once are one reader
             if time.monotonic() - self._made > _METRICS_S:
-                self._metrics = await asyncio.to_thread(lambda: metrics.page(metrics.recent(self._directory)).text())
+                self._metrics = await asyncio.to_thread(self._read_metrics)
                 self._made = time.monotonic()
         own = Page()
         for name, value in self.channels.counts():
             own.add(name, value)
         return Response(self._metrics.removesuffix(EOF) + own.text(), media_type=_OPENMETRICS)
+
+    def _read_metrics(self) -> str:
+        with listener.told_to(lambda _kind, _text: None):  # a run whose cluster does not answer has no metrics
+            return metrics.page(metrics.recent(self._directory)).text()
 
     async def _channel(self, name: str) -> Channel:
         """What that name stands for. Raises `RunNotFoundError`, or `_MovedError` with the whole id of a part of one."""

@@ -115,7 +115,7 @@ def check(cluster: Cluster, opts: KubernetesOptions, manifests: Iterable[Manifes
     output.report(f"# what {told} prints:", *role(replace(opts, namespace=cluster.namespace)).splitlines())
     raise BackendUnavailableError(
         f"{who} may not {', '.join(map(str, missing))} {where}, which this run needs; nothing was created",
-        hint=f"an administrator grants these rights with the Role above, and {bind}; "
+        hint=f"an administrator grants these rights with the Role that {told} prints, and {bind}; "
         "or name another namespace: --namespace NAME",
     )
 
