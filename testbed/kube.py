@@ -160,7 +160,7 @@ class Kube(AdminObjects):
     def _start_control_plane(self) -> None:
         """Write its configuration, and start it; returns when pods can be created."""
         for directory in (self.files.directory, self.files.logs, self.files.pki):
-            directory.mkdir(exist_ok=True)
+            directory.mkdir(mode=0o700, exist_ok=True)  # with a token of these, others could become root
         users = USERS | {f"kubelet-{node.name}": (f"system:node:{node.name}", "system:nodes") for node in self.nodes}
         self._tokens = {name: secrets.token_hex(16) for name in users} | self._tokens
         lines = [f'{self._tokens[name]},{user},{name},"{group}"\n' for name, (user, group) in users.items()]
