@@ -100,6 +100,8 @@ def again(run: Run) -> Run:
 
 
 def _find(directory: Path, text: str) -> Run:
+    if is_id(text) and os.path.isdir(directory / text):  # a whole id needs no look at the other runs
+        return read(directory, text)
     known = ids(directory)
     real = [name for name in known if _ID.match(name)]
     if text == LATEST and real:

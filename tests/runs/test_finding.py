@@ -97,3 +97,18 @@ def test_a_foreign_file_with_an_odd_number_is_no_lock(tmp_path: Path) -> None:
     (tmp_path / "lock-²").touch()
     with lock.hold(tmp_path, "requeue"):
         assert (tmp_path / "lock-1").exists()
+
+
+def test_a_run_is_read_again_without_a_look_at_all_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for letter in "abc":
+        make(tmp_path, f"train-20250101-000000-abc{letter}", "slurm", letter)
+    runs = [directories.read(tmp_path, name) for name in directories.ids(tmp_path)]
+    looks: list[Path] = []
+
+    def ids(directory: Path) -> list[str]:
+        looks.append(directory)
+        return [run.id for run in runs]
+
+    monkeypatch.setattr(directories, "ids", ids)
+    assert [directories.again(run).id for run in runs] == [run.id for run in runs]
+    assert looks == []
