@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from distlaunch._events import NodeEvent
+from distlaunch._leaving import cancelled_if_left
 from distlaunch._messages import quiet
 from distlaunch._plan import request, send
 from launcher.errors import CommandError, LaunchError, SpecError
@@ -73,11 +74,8 @@ def call(
     packed = _packed(function, tuple(args), dict(kwargs or {}), by)
     name = str(getattr(function, "__name__", "call"))
     run = _start(name, packed, options, backend, cluster)
-    try:
+    with cancelled_if_left(run):
         result = run.wait(timeout)
-    except BaseException:
-        run.cancel(wait=False)
-        raise
     if not result.ok:
         raise _error(run, result)
     return _values(run)

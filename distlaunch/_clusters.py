@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from distlaunch._leaving import cancelled_if_left
 from distlaunch._messages import quiet
+from distlaunch._plan import sent
 from distlaunch._run import Run
 from launcher.errors import SpecError
 from launcher.service import cluster as clusters
@@ -82,12 +84,18 @@ def doctor(
     quarantine: bool = False,
     **given: Any,
 ) -> Examined:
-    """Examine nodes and wait for the verdict: the `result` of `distlaunch doctor --output json`; `ok` sums it up."""
+    """Examine nodes and wait for the verdict: the `result` of `distlaunch doctor --output json`; `ok` sums it up.
+
+    On Ctrl-C, its job is cancelled.
+    """
     if wrong := sorted(given.keys() & examination.IGNORED):
         raise SpecError(f"doctor: {wrong[0]} does not apply", hint="leave it out: doctor has a job of its own")
     asked = examination.values(options.values(given, backend, cluster), seconds) | {"cluster": cluster, "detach": True}
     request = examination.request(backend or (None if cluster else "local"), asked, config.load())
     if quarantine:
         examination.check_quarantine(request)
-    run, outcome = examination.send(launch.planned(request), Unattended())
+    planned = launch.planned(request)
+    run = sent(planned.path.name, lambda signals: examination.start(planned, signals))
+    with cancelled_if_left(Run(run)):
+        outcome = examination.follow(planned, run, Unattended())
     return examination.examine_nodes(request, run, outcome, puts_away=quarantine).to_json()

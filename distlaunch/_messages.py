@@ -33,6 +33,11 @@ def quiet(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+def warn(text: str) -> None:
+    """Log a warning."""
+    _log("warning", text)
+
+
 def _log(kind: str, text: str) -> None:
     import logging  # takes 10 ms, and most calls have no message
 

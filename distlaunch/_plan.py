@@ -137,7 +137,7 @@ def _values(
 
 def send(planned: launch.Launch) -> Run:
     """Submit the run. Raises `RequestError` if another process cancels it before it is submitted."""
-    return _sent(planned.path.name, lambda signals: launch.start(planned, signals))
+    return Run(sent(planned.path.name, lambda signals: launch.start(planned, signals)))
 
 
 @quiet
@@ -146,14 +146,15 @@ def _first(values: Mapping[str, Any]) -> Run:
     entry = candidates.entered(values, config.load(), waits=True)
     if entry.alone is not None:
         return send(entry.alone)
-    return _sent(entry.path.name, lambda signals: race.first(entry, signals))
+    return Run(sent(entry.path.name, lambda signals: race.first(entry, signals)))
 
 
-def _sent(name: str, send_it: Callable[[Unattended], records.Run]) -> Run:
+def sent(name: str, send_it: Callable[[Unattended], records.Run]) -> records.Run:
+    """What `send_it` has submitted. Raises `RequestError` if another process cancels it before that."""
     signals = Unattended()
     with logged():
         try:
-            return Run(send_it(signals))
+            return send_it(signals)
         except KeyboardInterrupt:
             if not signals.stops:
                 raise

@@ -196,20 +196,23 @@ def release(cluster: str | None, hosts: tuple[str, ...]) -> dict[str, str]:
     return quarantine.hosts(cluster, os.environ)
 
 
-def send(planned: launch.Launch, interrupts: Interrupts | Unattended) -> tuple[Run, Outcome]:
-    """Submit the job and follow it to its end."""
+def start(planned: launch.Launch, interrupts: Interrupts | Unattended) -> Run:
+    """Submit the job."""
+    check_reports(planned.request)
+    return launch.start(planned, interrupts)
+
+
+def follow(planned: launch.Launch, run: Run, interrupts: Interrupts | Unattended) -> Outcome:
+    """Follow the job to its end."""
     from launcher.service.follow import Follower, View
     from launcher.service.leaving import Leaving
 
-    check_reports(planned.request)
-    backend = planned.request.backend
-    run = launch.start(planned, interrupts)
     nodes = len(planned.plan.nodes)
     output.note(f"{summary.heading(run)}: examining {amounts.counted(nodes, 'node')}")
-    outcome = Follower(run, backend, View(frozenset()), Leaving(interrupts)).follow()
+    outcome = Follower(run, planned.request.backend, View(frozenset()), Leaving(interrupts)).follow()
     if outcome.state != "success":
         output.warn(f"the job did not succeed: {(outcome.cause or {}).get('message') or outcome.state}")
-    return run, outcome
+    return outcome
 
 
 def _collect(request: Request, run: Run) -> tuple[list[dict[str, Any]], dict[int, dict[str, Any]]]:

@@ -100,7 +100,8 @@ def _examine(name: str | None, values: dict[str, Any]) -> int:
     from launcher.service.interrupts import Interrupts
 
     with Interrupts() as interrupts:
-        run, outcome = examination.send(planned, interrupts)
+        run = examination.start(planned, interrupts)
+        outcome = examination.follow(planned, run, interrupts)
     done = examination.examine_nodes(request, run, outcome, puts_away=own.quarantine)
     _show(done)
     return done.exit_code if done.exit_code not in (0, 1) else int(not done.ok)
