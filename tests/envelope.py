@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
 DIRECTORY = Path(__file__).resolve().parent.parent / "docs/schema"
-_BEGINS = '{"version": 1, "command": '
+_BEGINS = ('{"version": 1, "command": ', '{"type": "result", "version": 1, "command": ')
 
 
 def check_text(stdout: str) -> None:
-    """Check it if it is an envelope; other output is not checked."""
-    if stdout.startswith(_BEGINS) and stdout.endswith("}\n"):
-        check(json.loads(stdout))
+    """Check it if it is an envelope, and the last one of JSON lines; other output is not checked."""
+    last = stdout[stdout.rfind("\n", 0, -1) + 1 :]
+    if last.startswith(_BEGINS) and last.endswith("}\n"):
+        check(json.loads(last))
 
 
 def check(envelope: dict[str, Any]) -> None:

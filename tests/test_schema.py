@@ -46,6 +46,7 @@ def test_every_command_has_a_schema() -> None:
         printed("cancel", ok=False, error={"code": "storage", "message": "full"}),
         printed("status", result=ENDED),
         printed("logs", result={}),
+        '{"type": "state"}\n' + json.dumps({"type": "result", **json.loads(printed("local", result={}))}) + "\n",
     ],
 )
 def test_output_that_does_not_match_its_schema_fails_any_test_that_runs_a_command(text: str) -> None:
@@ -61,6 +62,12 @@ def test_output_that_matches_its_schema_is_accepted() -> None:
         printed("x", ok=False, error=error),
     ]
     assert [Result(0, text, "").stdout for text in texts] == texts
+
+
+def test_what_ends_json_lines_matches_the_schema_of_its_command(distlaunch: Cli) -> None:
+    for words in (("logs", "nope", "--output", "json"), ("local", "--output", "jsonl", "nope.py")):
+        printed = distlaunch(*words).json
+        assert (printed["type"], printed["command"], printed["ok"]) == ("result", words[0], False)
 
 
 def test_the_printed_version_matches_its_schema(distlaunch: Cli) -> None:

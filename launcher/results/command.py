@@ -16,7 +16,12 @@ class Error(TypedDict):
     """What to do about it."""
 
 
-class Envelope(TypedDict):
+class _MaybeLast(TypedDict, total=False):
+    type: Literal["result"]
+    """Only among JSON lines, where this object is the last."""
+
+
+class Envelope(_MaybeLast):
     """What every command prints."""
 
     version: Literal[1]

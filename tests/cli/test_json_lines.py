@@ -35,7 +35,7 @@ def objects(lines: Iterable[bytes]) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in lines]
     for each in found:
         if each["type"] == "result":
-            envelope.check({key: value for key, value in each.items() if key != "type"})
+            envelope.check(each)
         else:
             validator.validate(each)
     return found
