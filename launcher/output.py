@@ -111,11 +111,13 @@ def json_line(data: Mapping[str, Any]) -> bool:
     return write(STDOUT, encode(json.dumps(data) + "\n"))
 
 
-def failed_result(code: str, message: str, hint: str | None, data: Mapping[str, Any]) -> None:
-    """Print the envelope of a command that worked but whose outcome is a failure; nothing without JSON."""
-    if as_json():
+def failed_result(
+    code: str, message: str, hint: str | None, data: Mapping[str, Any] | None = None, *, if_none: bool = False
+) -> None:
+    """Print the envelope of a command that failed, or whose outcome did; with JSON only. `if_none`: no second one."""
+    if as_json() and not (if_none and _manner.has_ended):
         error = {"code": code, "message": message, "hint": hint}
-        write(STDOUT, encode(_envelope(False, error=error, result=data)))
+        write(STDOUT, encode(_envelope(False, error=error, **({} if data is None else {"result": data}))))
 
 
 def error(failure: LaunchError) -> None:
@@ -123,9 +125,7 @@ def error(failure: LaunchError) -> None:
     _say(f"{paint(f'error[{failure.code}]', 'red')}: {failure.message}")
     if failure.hint:
         _say(f"  {paint('hint', 'bold')}: {failure.hint}")
-    failed = {"code": failure.code, "message": failure.message, "hint": failure.hint}
-    if as_json():
-        write(STDOUT, encode(_envelope(False, error=failed)))
+    failed_result(failure.code, failure.message, failure.hint)
 
 
 def bug(trace: str, *, ends: bool = True) -> None:
@@ -133,9 +133,8 @@ def bug(trace: str, *, ends: bool = True) -> None:
     _say(*(f"  {line}" for line in trace.rstrip("\n").split("\n")))
     message = "this is a bug in distlaunch, not in your request; please report it with the lines above"
     _say(f"{paint('error[bug]', 'red')}: {message}")
-    if ends and as_json():
-        last = trace.strip().splitlines()[-1]
-        write(STDOUT, encode(_envelope(False, error={"code": "bug", "message": last, "hint": message})))
+    if ends:
+        failed_result("bug", trace.strip().splitlines()[-1], message)
 
 
 def note(*lines: str) -> None:
@@ -294,6 +293,7 @@ def _say(*lines: str) -> None:
 
 
 def _envelope(ok: bool, **content: Any) -> str:
+    _manner.has_ended = True
     whole = {"version": ENVELOPE_VERSION, "command": _manner.command, "ok": ok, **content}
     if _manner.format == "jsonl":
         return json.dumps({"type": "result", **whole}) + "\n"

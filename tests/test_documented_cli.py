@@ -67,7 +67,7 @@ def test_exit_codes_and_error_codes_are_those_of_the_program() -> None:
     (summary,) = re.findall(r"^Exit codes: (.*?)\.$", page("README.md"), re.MULTILINE | re.DOTALL)
     assert {int(code) for code in re.findall(r"\b\d+\b", summary)} == codes
     (listed,) = re.findall(r"^Error codes: (.*?)\.$", page("docs/cli.md"), re.MULTILINE | re.DOTALL)
-    assert set(quoted(listed)) == {kind.code for kind in kinds} - {"error"} | {"bug"}
+    assert set(quoted(listed)) == {kind.code for kind in kinds} - {"error"} | {"bug", "interrupted"}
 
 
 def test_states_are_those_of_the_program() -> None:

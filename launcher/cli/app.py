@@ -24,6 +24,9 @@ def run(args: list[str]) -> int:
     try:
         _choose_output(args)
         result = _invoke(args)
+    except KeyboardInterrupt:
+        output.failed_result("interrupted", "the command was interrupted", None, if_none=True)
+        raise
     except Exception as error:  # noqa: BLE001 - the one place that explains them all
         return explain(error)
     return result if isinstance(result, int) else 0

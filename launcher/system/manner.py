@@ -21,6 +21,9 @@ class Manner:
     command: str = ""
     format: str = "human"
     verbosity: int = 0
+    has_ended: bool = False
+    """Whether the object is printed that says how the command ended."""
+
     closed: dict[int, OSError] = field(default_factory=dict)
     """Streams that can no longer be written, with the reason."""
 

@@ -18,7 +18,7 @@ from tests.cli.following import (
     until,
     until_stderr,
 )
-from tests.command import Cli
+from tests.command import Cli, Result
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -45,6 +45,33 @@ def test_a_hangup_that_is_to_detach_leaves_the_run_and_blocks_no_signal_of_the_w
     assert (code, "to come back: distlaunch attach waits-" in stderr) == (5, True)
     assert "state    running" in distlaunch("status", "last").stdout
     assert distlaunch("cancel", "--force", "last").exit_code == 0
+
+
+CTRL_C = """
+import os, signal, sys
+from launcher.cli import main
+from launcher.service import waiting
+signal.signal(signal.SIGINT, signal.default_int_handler)
+waiting.look = lambda run: os.kill(os.getpid(), signal.SIGINT)
+sys.exit(main())
+"""
+
+
+def test_ctrl_c_ends_json_with_an_error_that_says_so(distlaunch: Cli) -> None:
+    distlaunch.write("waits.py", WAITS)
+    run = distlaunch("local", "--detach", "waits.py").stdout.strip()
+    done = [distlaunch("wait", "--output", "json", run, python=("-c", CTRL_C), real=True)]
+    with distlaunch.start("logs", "-f", "--output", "json", run) as process:
+        assert process.stdout
+        until(process, b"ready")
+        process.send_signal(signal.SIGINT)
+        last = process.stdout.readlines()[-1].decode()
+    done.append(Result(process.returncode, last, ""))
+
+    for each, command in zip(done, ("wait", "logs"), strict=True):
+        assert each.exit_code == 130
+        assert (each.json["command"], each.json["ok"], each.json["error"]["code"]) == (command, False, "interrupted")
+    assert distlaunch("cancel", "--force", run).exit_code == 0
 
 
 def test_the_second_ctrl_c_does_not_wait_for_the_grace_time(distlaunch: Cli) -> None:
