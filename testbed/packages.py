@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -104,28 +106,43 @@ def have(packages: Sequence[str], wanted: Mapping[str, str], limit_s: float) -> 
 
 
 def install(packages: Sequence[str], limit_s: float) -> None:
-    """Install packages without their services."""
+    """Install packages without their services; the limit is for what comes from the network."""
     quiet = ("-qq", "-o", "Dpkg::Use-Pty=0", "-o", "DPkg::Lock::Timeout=60", "-o", "Acquire::Retries=2")
+    wanted = ("apt-get", "install", "--yes", "--no-install-recommends", *quiet, *packages)
+    apt(packages, ("apt-get", "update", *quiet), limit_s)
+    apt(packages, (*wanted, "--download-only"), limit_s)
     with no_services():
-        apt(packages, ("apt-get", "update", *quiet), limit_s)
-        apt(packages, ("apt-get", "install", "--yes", "--no-install-recommends", *quiet, *packages), limit_s)
+        apt(packages, wanted, None)
     if program("systemctl"):
         for service in filter(None, map(SERVICES.get, packages)):
             subprocess.run(("systemctl", "disable", service), capture_output=True, timeout=30, check=False)
 
 
-def apt(packages: Sequence[str], argv: Sequence[str], limit_s: float) -> None:
-    """Run apt-get; its output is the reason if it fails."""
+def apt(packages: Sequence[str], argv: Sequence[str], limit_s: float | None) -> None:
+    """Run apt-get; its output is the reason if it fails. Without a limit, it is not ended by Ctrl-C, either.
+
+    dpkg in the middle of an installation must not be killed: later ones would fail until it is repaired by hand.
+    """
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "PATH": f"{os.environ.get('PATH', '')}:{PATH}"}
     needs = f"the testbed needs {', '.join(packages)}: {' '.join(argv[:2])}"
-    try:
-        done = subprocess.run(
-            argv, env=env, capture_output=True, text=True, timeout=limit_s, stdin=subprocess.DEVNULL, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise NotAvailableError(f"{needs} did not end within {limit_s:g} s") from None
-    if done.returncode:
-        raise NotAvailableError(f"{needs} failed: {(done.stderr or done.stdout).strip()[-400:]}")
+    with tempfile.TemporaryFile() as said:  # and no pipe, which would end it with us
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": subprocess.STDOUT}
+        with subprocess.Popen(list(argv), env=env, start_new_session=True, **pipes) as process:  # type: ignore[call-overload]
+            try:
+                process.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
+                raise NotAvailableError(f"{needs} did not end within {limit_s:g} s") from None
+            except BaseException:
+                if limit_s is None:
+                    process.wait()
+                else:
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise
+        said.seek(0)
+        text = said.read().decode(errors="replace").strip()
+    if process.returncode:
+        raise NotAvailableError(f"{needs} failed: {text[-400:]}")
 
 
 @contextmanager

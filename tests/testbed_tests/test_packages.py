@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 
 from testbed import NotAvailableError, packages
 from testbed.packages import POLICY, require
 from tests.plugins.summary import is_unexpected
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_without_root_the_reason_is_an_expected_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,3 +39,37 @@ def test_a_package_that_cannot_be_installed_is_tried_once_and_named_each_time(mo
     monkeypatch.setattr(packages, "install", None)
     with pytest.raises(NotAvailableError, match=re.escape(str(error.value))):  # without another try
         require(none)
+
+
+APT_GET = """\
+#!/bin/sh
+echo "$*" >> {told}
+case "$*" in
+install*--download-only) ;;
+install*) (sleep 1; ls {policy} >> {told}; echo installed >> {told}) & wait ;;
+esac
+"""
+
+
+def test_an_installation_is_not_ended_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told, policy = tmp_path / "told", tmp_path / "policy-rc.d"
+    (tmp_path / "apt-get").write_text(APT_GET.format(told=told, policy=policy))
+    (tmp_path / "apt-get").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(packages, "POLICY", policy)
+
+    packages.install(("x",), 0.5)
+
+    lines = told.read_text().splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["update", "install", "install"]
+    assert lines[3:] == [str(policy), "installed"], "no service was started until all was installed"
+    assert not policy.exists()
+
+
+def test_a_download_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "apt-get").write_text("#!/bin/sh\nsleep 600 &\nwait\n")
+    (tmp_path / "apt-get").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    with pytest.raises(NotAvailableError, match=r"needs x: apt-get update did not end within 0.2 s"):
+        packages.install(("x",), 0.2)
