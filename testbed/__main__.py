@@ -76,6 +76,8 @@ def clean() -> int:
     with registry.locked():
         removed = registry.clean()
         kept = registry.read()
+    if forgotten := packages.forget_policy():
+        print(f"removed {packages.POLICY}, left by an installation that was killed")
     for record in removed:
         print(f"removed testbed {record.index} ({record.network}), left by process {record.pid}")
     for record in kept:
@@ -83,7 +85,7 @@ def clean() -> int:
             f"testbed {record.index} ({record.network}) belongs to process {record.pid}, which is alive: "
             f"{record.owner.command()}"
         )
-    if not removed:
+    if not removed and not forgotten:
         print("nothing to remove")
     return 0
 

@@ -8,10 +8,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from testbed import processes
 from testbed.errors import NotAvailableError
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ SERVICES: Mapping[str, str] = {
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 POLICY = Path("/usr/sbin/policy-rc.d")
+OURS = "# the testbed's, of process "
 LOCK = Path("/run/lock/distlaunch-testbed-packages.lock")
 
 _failed: dict[tuple[str, ...], str] = {}
@@ -148,12 +150,24 @@ def apt(packages: Sequence[str], argv: Sequence[str], limit_s: float | None) -> 
 @contextmanager
 def no_services() -> Iterator[None]:
     """Keep services from starting, by Debian's policy-rc.d, unless this machine has its own."""
+    forget_policy()
     if POLICY.exists():
         yield
         return
-    POLICY.write_text("#!/bin/sh\nexit 101\n")
+    POLICY.write_text(f"#!/bin/sh\n{OURS}{os.getpid()} {processes.start_ticks(os.getpid())}\nexit 101\n")
     POLICY.chmod(0o755)
     try:
         yield
     finally:
         POLICY.unlink(missing_ok=True)
+
+
+def forget_policy() -> bool:
+    """Remove the policy of an installation whose process was killed: no service would start. Returns whether it did."""
+    with suppress(OSError, ValueError):
+        line = next((line for line in POLICY.read_text().splitlines() if line.startswith(OURS)), "")
+        pid, ticks = line.removeprefix(OURS).split()
+        if not processes.Process(int(pid), int(ticks)).alive():
+            POLICY.unlink()
+            return True
+    return False

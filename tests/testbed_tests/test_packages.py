@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -73,3 +74,26 @@ def test_a_download_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: py
 
     with pytest.raises(NotAvailableError, match=r"needs x: apt-get update did not end within 0.2 s"):
         packages.install(("x",), 0.2)
+
+
+def test_the_policy_of_an_installation_that_was_killed_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = tmp_path / "policy-rc.d"
+    monkeypatch.setattr(packages, "POLICY", policy)
+    if (pid := os.fork()) == 0:
+        with packages.no_services():
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert policy.exists()
+    assert packages.forget_policy()
+    assert not policy.exists()
+
+    with packages.no_services():
+        assert not packages.forget_policy(), "its process lives"
+        assert "exit 101" in policy.read_text()
+    assert not policy.exists()
+    policy.write_text("#!/bin/sh\nexit 101\n")
+    with packages.no_services():
+        assert not packages.forget_policy()
+    assert policy.exists(), "the machine's own"
