@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from testbed import kube_builds, kube_given, kube_programs
+from testbed import kube_builds, kube_given, kube_programs, packages
 from testbed.errors import NotAvailableError
 from testbed.kube_conf import KubeOptions
 from testbed.slurm_conf import SlurmOptions
@@ -103,7 +103,7 @@ def kube_controllers(kube_nodes: Kube) -> Kube:
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-timeout's, whose limit a build would exceed
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Build Kubernetes' programs before the first test that needs them; later runs find them in a cache."""
-    if item.get_closest_marker("k8s") and not os.environ.get(kube_given.VARIABLE) and os.geteuid() == 0:
+    if item.get_closest_marker("k8s") and not os.environ.get(kube_given.VARIABLE) and not packages.why_no_hosts():
         reporter = item.config.pluginmanager.get_plugin("terminalreporter")
         for build in filter(kube_programs.missing, kube_builds.ALL):
             if reporter and not kube_programs.why_not(build):

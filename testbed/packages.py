@@ -55,6 +55,10 @@ SERVICES: Mapping[str, str] = {
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 POLICY = Path("/usr/sbin/policy-rc.d")
+STATUS = Path("/proc/self/status")
+RIGHTS = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+"""What hosts need of the kernel's rights, with their bits."""
+
 OURS = "# the testbed's, of process "
 LOCK = Path("/run/lock/distlaunch-testbed-packages.lock")
 
@@ -74,10 +78,22 @@ def missing(programs: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted({package for name, package in programs.items() if program(name) is None}))
 
 
+def why_no_hosts() -> str:
+    """Why no hosts can be made here, whatever is installed; empty if they can. Root in a container may lack rights."""
+    if os.geteuid() != 0:
+        return "the testbed needs root: no network namespaces can be made here"
+    with suppress(OSError):
+        told = dict(line.partition(":")[::2] for line in STATUS.read_text().splitlines())
+        rights = int(told.get("CapEff", "0").strip(), 16)
+        if lacks := [name for name, bit in RIGHTS.items() if not rights >> bit & 1]:
+            return f"the testbed needs {' and '.join(lacks)}, as in a privileged container: no hosts can be made here"
+    return ""
+
+
 def require(*groups: Mapping[str, str], limit_s: float = 170) -> None:
     """Install these programs if they are missing, or raise `NotAvailableError`."""
-    if os.geteuid() != 0:
-        raise NotAvailableError("the testbed needs root: no network namespaces can be made here")
+    if reason := why_no_hosts():
+        raise NotAvailableError(reason)
     wanted = {name: package for group in groups for name, package in group.items()}
     packages = missing(wanted)
     if not packages:

@@ -21,6 +21,8 @@ def complaints() -> list[str]:
     found = []
     if os.geteuid():
         found.append("no root: no clusters here; tests that bring hosts up skip")
+    elif why := packages.why_no_hosts():
+        found.append(f"{why}; tests that bring hosts up skip")
     elif not os.environ.get(kube_given.VARIABLE):
         reasons = {reason: None for build in kube_builds.ALL if (reason := kube_programs.why_not(build))}
         found += [f"{reason}; tests that need it skip" for reason in reasons]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from testbed import packages
 from tests.plugins import subjects
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ MAY_SKIP: tuple[str, ...] = (
     "too little disk",
 )
 MAY_SKIP += ("no NetworkPolicies here", "no FUSE here", "the public's packages cannot be fetched here")
-MAY_SKIP += ("cannot be mounted here", "can be made here", "needs root") if os.geteuid() else ()
+MAY_SKIP += ("cannot be mounted here", "can be made here", "needs root") if packages.why_no_hosts() else ()
 """Reasons for which a test may skip even if everything can be installed."""
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from testbed import NotAvailableError, packages
 from testbed.packages import POLICY, require
 from tests.plugins.summary import is_unexpected
+from tests.testbed_tests.test_leftovers import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,3 +100,25 @@ def test_the_policy_of_an_installation_that_was_killed_is_removed(
     with packages.no_services():
         assert not packages.forget_policy()
     assert policy.exists(), "the machine's own"
+
+
+UP = """
+from testbed import NotAvailableError, Testbed
+from tests.plugins import host
+try:
+    Testbed().up(1)
+except NotAvailableError as error:
+    print(error)
+print(*host.complaints(), sep="\\n")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the testbed needs root: no hosts can be made here")
+def test_root_without_the_rights_that_a_container_lacks_is_told_so_before_anything_is_made() -> None:
+    without = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", sys.executable, "-c", UP)
+    done = subprocess.run(without, cwd=ROOT, capture_output=True, text=True, check=True)
+
+    reason = "the testbed needs CAP_SYS_ADMIN, as in a privileged container: no hosts can be made here"
+    lines = done.stdout.splitlines()
+    assert lines[0] == reason
+    assert f"{reason}; tests that bring hosts up skip" in lines
