@@ -125,11 +125,22 @@ def clean() -> list[Record]:
     for path in STATE.iterdir():
         if path.suffix == ".new":  # its owner was killed while writing it
             shutil.rmtree(path, ignore_errors=True)
-        elif path.name.isdigit() and int(path.name) not in known:  # its remover was killed
+        elif path.name.isdigit() and int(path.name) not in known and not may_live(path):  # its remover was killed
             remove(Record(int(path.name), 0, 0, "", own_directory=False))
     for record in dead:
         remove(record)
     return dead
+
+
+def may_live(state: Path) -> bool:
+    """Whether a testbed that `read` cannot read may have an owner that lives, as one of another version of this."""
+    try:
+        told = json.loads((state / "record.json").read_text())
+        return Process(told["pid"], told["start_ticks"]).alive()
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, TypeError, KeyError):
+        return True
 
 
 def remove(record: Record) -> None:
