@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,6 +110,8 @@ def _make(build: Build) -> None:
     with _locked(build):
         if not missing(build):
             return
+        for left in cache().glob(f".{build.name}-*"):  # its builder was killed
+            shutil.rmtree(left, ignore_errors=True)
         print(f"building {build.name} {build.version} once, into {build.directory}", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix=f".{build.name}-", dir=cache()) as scratch:
             try:
@@ -183,5 +185,12 @@ def _run(build: Build, argv: tuple[str, ...], directory: Path) -> str:
     except subprocess.TimeoutExpired:
         raise NotAvailableError(f"no {build.name} here: building it did not end within {LIMIT_S} s") from None
     if done.returncode:
-        raise NotAvailableError(f"no {build.name} here: it does not build: {done.stderr.strip()[-600:]}")
+        raise NotAvailableError(f"no {build.name} here: it does not build: {_reason(done)[-600:]}")
     return done.stdout
+
+
+def _reason(done: subprocess.CompletedProcess[str]) -> str:
+    """Why a step failed: with -json, Go reports that on stdout only."""
+    with suppress(ValueError, KeyError, TypeError):
+        return done.stderr.strip() or str(json.loads(done.stdout)["Error"])
+    return done.stdout.strip()

@@ -112,6 +112,40 @@ def test_tests_without_kubernetes_skip_with_one_reason(small_disk: Path) -> None
     assert "no Kubernetes here: too little disk" in reasons.pop()
 
 
+SMALL = kube_builds.Build(name="small", module="example.test/small", version="v0.1.0", programs={"small": ""})
+
+
+def stub(path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """In place of Go."""
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setattr(kube_programs, "_go", lambda: str(path))
+    monkeypatch.setattr(kube_builds, "ALL", ())
+    monkeypatch.setattr(kube_programs, "ALL", ())
+
+
+def test_a_module_that_cannot_be_downloaded_is_reported_with_its_reason(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgetful: None
+) -> None:
+    stub(tmp_path / "go", monkeypatch, """echo '{"Error": "module lookup disabled by GOPROXY=off"}'; exit 1""")
+
+    with pytest.raises(NotAvailableError, match="it does not build: module lookup disabled by GOPROXY=off"):
+        kube_programs.require(SMALL)
+
+
+def test_what_a_killed_build_has_left_is_removed_by_the_next(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgetful: None
+) -> None:
+    (cache / "distlaunch-testbed/.small-abc/bin").mkdir(parents=True)
+    (cache / "distlaunch-testbed/.smaller-abc").mkdir()
+    stub(tmp_path / "go", monkeypatch, "exit 1")
+
+    with pytest.raises(NotAvailableError):
+        kube_programs.require(SMALL)
+
+    assert {path.name for path in (cache / "distlaunch-testbed").iterdir()} == {"small.lock", ".smaller-abc"}
+
+
 @pytest.mark.k8s
 def test_two_processes_at_once_build_once(cache: Path) -> None:
     if kube_programs.why_not(KUBERNETES):
