@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from testbed import packages, processes
@@ -43,18 +43,16 @@ def with_quota(directory: Path, hosts: Sequence[Host], quota_bytes: int) -> Iter
 @contextmanager
 def _mounted(directory: Path, hosts: Sequence[Host], size_bytes: int, make: Sequence[str]) -> Iterator[None]:
     image = directory.with_name(f"{directory.name}.img")
-    with image.open("wb") as file:
-        file.truncate(size_bytes)
-    processes.run((*make, str(image)), timeout_s=_LIMIT_S, check=True)
-    device = processes.run(("losetup", "--find", "--show", str(image)), timeout_s=_LIMIT_S, check=True).stdout.strip()
-    mounted: list[Host] = []
-    try:
-        for host in hosts:
-            host.run(("mount", device, str(directory)), check=True, cwd="/")
-            mounted.append(host)
+    with ExitStack() as undo:
+        undo.callback(image.unlink)
+        with image.open("wb") as file:
+            file.truncate(size_bytes)
+        processes.run((*make, str(image)), timeout_s=_LIMIT_S, check=True)
+        found = processes.run(("losetup", "--find", "--show", str(image)), timeout_s=_LIMIT_S, check=True)
+        device = found.stdout.strip()
+        with ExitStack() as attached:  # from its first mount on, the kernel frees it with the last
+            attached.callback(processes.run, ("losetup", "--detach", device), timeout_s=_LIMIT_S, check=True)
+            for host in hosts:
+                host.run(("mount", device, str(directory)), check=True, cwd="/")
+                undo.callback(host.run, ("umount", "--lazy", str(directory)), check=True, cwd="/")
         yield
-    finally:
-        for host in mounted:
-            host.run(("umount", "--lazy", str(directory)), check=True, cwd="/")
-        processes.run(("losetup", "--detach", device), timeout_s=_LIMIT_S, check=True)
-        image.unlink()

@@ -95,6 +95,7 @@ class Kube(AdminObjects):
                 kube_node.join_networks(self.controller, self.nodes)
                 list(pool.map(KubeNode.start, self.nodes))
         if self.options.simulated_nodes:
+            self._start_simulation()
             self._simulate(self.options.simulated_nodes)
         if self.options.controllers:
             self.add_controllers(*self.options.controllers)
@@ -143,16 +144,20 @@ class Kube(AdminObjects):
         Leave no pods on them.
         """
         kube_programs.require(KWOK)
-        self._simulate(count)
+        self._start_simulation()
         try:
+            self._simulate(count)
             yield
         finally:
             self.api.delete(f"/api/v1/nodes?labelSelector={kube_simulated.LABEL}")
             self._stop("kwok", signal.SIGTERM)
 
-    def _simulate(self, count: int) -> None:
-        """Start kwok, which simulates nodes, and add them."""
+    def _start_simulation(self) -> None:
+        """Start kwok, which simulates nodes."""
         self._start("kwok", KWOK, kube_simulated.kwok(self.options, self.files))
+
+    def _simulate(self, count: int) -> None:
+        """Add simulated nodes."""
         kube_simulated.add(self.connect, range(count), tainted=bool(self.nodes))
 
     # The control plane

@@ -103,7 +103,12 @@ class Testbed:
             needs = f"the testbed needs {ROOM_BYTES / 1e9:.1f} GB of disk"
             raise NotAvailableError(f"{needs}, and {free / 1e9:.1f} GB are free in {directory.parent}")
         directory.chmod(0o755)
-        self._record = registry.claim(directory.absolute(), own_directory=own)
+        try:
+            self._record = registry.claim(directory.absolute(), own_directory=own)
+        except BaseException:
+            if own:
+                directory.rmdir()
+            raise
         atexit.register(self.down)
         network.build(self._record, [f"n{n}" for n in range(1, hosts + 1)], self.directory, self._all)
 

@@ -1,4 +1,4 @@
-"""A cluster's files, as other users of this machine find them."""
+"""A cluster's files, as other users of this machine find them, and what a failed addition to it leaves."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from testbed import kube_programs, kube_simulated
+from testbed.errors import WaitError
 from testbed.kube import Kube
 from testbed.kube_conf import KubeFiles, KubeOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import NoReturn
 
 
 @pytest.fixture
@@ -46,3 +49,25 @@ def test_the_administrators_token_is_not_readable_for_others(
     as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     for path in found:
         assert "Permission denied" in subprocess.run([*as_nobody, "cat", path], capture_output=True, text=True).stderr
+
+
+def test_simulated_nodes_that_do_not_get_ready_are_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def not_ready(*_args: Any, **_more: Any) -> NoReturn:
+        done.append("added")
+        raise WaitError("the nodes are not Ready")
+
+    controller: Any = SimpleNamespace(address="10.77.0.254")
+    api: Any = SimpleNamespace(delete=lambda path: done.append(path.partition("?")[0]))
+    kube = Kube(KubeFiles(tmp_path), KubeOptions(), controller, _api=api)
+    monkeypatch.setattr(kube_programs, "require", lambda *_: None)
+    monkeypatch.setattr(kube_simulated, "kwok", lambda *_: {})
+    monkeypatch.setattr(kube_simulated, "add", not_ready)
+    monkeypatch.setattr(Kube, "_start", lambda _self, name, *_: done.append(f"{name} started"))
+    monkeypatch.setattr(Kube, "_stop", lambda _self, name, _number: done.append(f"{name} stopped"))
+
+    with pytest.raises(WaitError), kube.simulated(5):
+        pass
+
+    assert done == ["kwok started", "added", "/api/v1/nodes", "kwok stopped"]

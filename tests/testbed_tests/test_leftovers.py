@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from testbed.running import Running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import NoReturn
 
     from testbed.processes import Process
     from testbed.registry import Record
@@ -84,6 +86,19 @@ def test_nothing_is_left_when_a_start_fails(tmp_path: Path) -> None:
     assert not [record for record in registry.read() if record.directory == str(tmp_path / "bed")]
     with pytest.raises(TestbedError, match="not empty"):
         testbed.up(2)
+
+
+def test_nothing_is_left_when_there_is_no_network_to_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> NoReturn:
+        raise TestbedError("`ip route` fails")
+
+    with fixtures.make(1):  # skips this test where there are no testbeds
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        monkeypatch.setattr(registry, "routed", none)
+        with pytest.raises(TestbedError, match="`ip route` fails"):
+            Testbed().up(1)
+
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_testbed_is_started_on_a_disk_without_room(small_disk: Path) -> None:
