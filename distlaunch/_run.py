@@ -223,10 +223,15 @@ class Run:
         return None if state.get("exit_code") is None else Result.from_json(self.id, state)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Run) and self._record.path == other._record.path
+        return isinstance(other, Run) and self._key == other._key
 
     def __hash__(self) -> int:
-        return hash(self._record.path)
+        return hash(self._key)
+
+    @property
+    def _key(self) -> tuple[Path, str]:
+        """What stays when the run moves, unlike its directory."""
+        return self._record.root, self._record.id
 
     def __repr__(self) -> str:
         return f"<distlaunch.Run {self.id}>"

@@ -55,3 +55,15 @@ def test_a_run_that_another_thread_moves_has_not_ended(here: Path, lab: str, mon
     ended = run.cancel(force=True)
     assert ended is not None
     assert ended.attempt == 1
+
+
+def test_a_run_is_the_same_wherever_it_has_moved(here: Path, lab: str) -> None:
+    run, other = waiting(), waiting()
+
+    moved = run.move(lab)
+
+    assert moved.path != run.path
+    assert (moved == run, hash(moved), run == other) == (True, hash(run), False)
+    assert run in distlaunch.runs(cluster=lab)
+    for each in (run, other):
+        each.cancel(force=True)
