@@ -33,6 +33,7 @@ QUICK = {"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "4", "HTTP2_PING_TIMEOUT_SECONDS": "
 """How soon a kubelet drops a silent connection (defaults: 30 and 15), which delays the return of a cut-off node."""
 
 IN_MEMORY = ("/run/containerd", "/var/log")
+HIDDEN = (*OWN, *IN_MEMORY)
 
 
 @dataclass

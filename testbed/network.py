@@ -25,6 +25,8 @@ MACHINE = "submit"
 """The hosts' name for this machine, where users are."""
 
 CONTROLLER = "ctl"
+SHARED_MEMORY = "/dev/shm"
+"""Each host has its own."""
 
 _NEIGHBOURS = Path("/proc/sys/net/ipv4/neigh/default")
 _NEIGHBOURS_PER_TESTBED = 16384
@@ -118,7 +120,7 @@ def mounts(directory: Path, name: str) -> Path:
         f"{escape(directory)}/etc/hosts /etc/hosts none bind 0 0\n"
         f"{escape(directory)}/etc/resolv.conf {escape(Path('/etc/resolv.conf').resolve())} none bind 0 0\n"
         f"{escape(boot_id)} /proc/sys/kernel/random/boot_id none bind 0 0\n"  # NCCL and others identify a host by it
-        "tmpfs /dev/shm tmpfs mode=1777 0 0\n"
+        f"tmpfs {SHARED_MEMORY} tmpfs mode=1777 0 0\n"
     )
     return fstab
 

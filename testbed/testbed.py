@@ -9,13 +9,14 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from testbed import network, packages, registry
+from testbed import kube_node, network, packages, registry
 from testbed.errors import NotAvailableError, TestbedError
 from testbed.kube import Kube
 from testbed.slurm import Slurm
 from testbed.ssh import SshHosts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     from testbed.hosts import Host
@@ -69,11 +70,13 @@ class Testbed:
         groups += [packages.SLURM] if slurm else []
         groups += [packages.ACCOUNTING] if slurm and slurm.accounting else []
         groups += [packages.SSH] if ssh else []
+        hidden = (network.SHARED_MEMORY, *(kube_node.HIDDEN if kubernetes and kubernetes.nodes else ()))
+        self._check_place(hidden)
         packages.require(*groups)
         if kubernetes:
             Kube.require(kubernetes)
         try:
-            self._build(hosts)
+            self._build(hosts, hidden)
             if ssh:
                 self._ssh = SshHosts.start(self.hosts, self.directory)
             if slurm:
@@ -88,11 +91,18 @@ class Testbed:
             raise
         return self
 
-    def _build(self, hosts: int) -> None:
+    def _check_place(self, hidden: Sequence[str]) -> None:
+        """Raise `TestbedError` for a directory in a place that each host has for itself."""
+        place = self._wanted_directory and _within(self._wanted_directory, hidden)
+        if place:
+            raise TestbedError(f"{self._wanted_directory}: hosts do not see it, each has a {place} of its own")
+
+    def _build(self, hosts: int, hidden: Sequence[str]) -> None:
         """Claim names and addresses, and create the hosts."""
         own = self._wanted_directory is None
-        directory = Path(tempfile.mkdtemp(prefix="distlaunch-testbed-")) if own else self._wanted_directory
-        assert directory
+        usual = Path(tempfile.gettempdir())
+        where = Path("/tmp") if _within(usual, hidden) else usual
+        directory = self._wanted_directory or Path(tempfile.mkdtemp(prefix="distlaunch-testbed-", dir=where))
         directory.mkdir(parents=True, exist_ok=True)
         if any(directory.iterdir()):
             raise TestbedError(f"{directory} is not empty: a testbed does not go on where another ended")
@@ -187,3 +197,9 @@ class Testbed:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.down()
+
+
+def _within(directory: Path, places: Sequence[str]) -> str:
+    """Which of these places a directory is in; empty if it is in none."""
+    path = directory.resolve()
+    return next((place for place in places if path.is_relative_to(Path(place).resolve())), "")

@@ -1,19 +1,17 @@
-"""The list of this machine's testbeds, which all checkouts share."""
+"""The list of this machine's testbeds, which all checkouts share, and where their files are."""
 
 from __future__ import annotations
 
 import json
 import os
+import tempfile
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from testbed import packages, processes, registry
+from testbed import KubeOptions, Testbed, TestbedError, fixtures, packages, processes, registry
 from testbed.registry import Record
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -44,3 +42,23 @@ def test_a_testbed_of_another_version_is_removed_only_if_its_owner_is_dead(
         registry.clean()
 
     assert (state / "98").exists() is stays
+
+
+@pytest.mark.parametrize(
+    ("directory", "kubernetes"),
+    [("/dev/shm/bed", None), ("/var/log/bed", KubeOptions()), ("/run/containerd", KubeOptions())],
+)
+def test_a_directory_that_hosts_would_not_see_is_refused(directory: str, kubernetes: KubeOptions | None) -> None:
+    with pytest.raises(TestbedError, match=f"^{directory}: hosts do not see it"):
+        Testbed(Path(directory)).up(1, kubernetes=kubernetes)
+
+
+def test_a_testbed_does_not_follow_the_usual_directory_to_where_hosts_do_not_see_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/dev/shm")
+
+    with fixtures.make(1) as testbed:
+        there = testbed.hosts[0].run(("test", "-d", str(testbed.directory)), cwd="/")
+        assert there.returncode == 0, testbed.directory
+        assert not testbed.directory.is_relative_to("/dev/shm")
