@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
 
 KUBERNETES_VERSION = "1.36.3"
 STAGING_VERSION = f"v0.{KUBERNETES_VERSION.partition('.')[2]}"
+MADE_OF = ".made-of"
+"""The file beside the programs that says what they are built from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +48,22 @@ class Build:
     """Directories of the module to keep with its programs: manifests."""
 
     @property
+    def made_of(self) -> str:
+        """A digest of all that its programs are built from; a module's version names its sources."""
+        staging = STAGING_VERSION if self.staging else ""
+        parts = (self.module, self.version, self.fork_of, self.main, staging, self.ldflags, self.trees)
+        whole = json.dumps([*parts, *(sorted(each.items()) for each in (self.programs, self.beside))])
+        return hashlib.sha256(whole.encode()).hexdigest()
+
+    @property
     def directory(self) -> Path:
-        """The directory of its programs once they are built."""
-        return cache() / f"{self.name}-{self.version}"
+        """The directory of its programs once they are built: with a digest in its name, if one is there of others."""
+        usual = cache() / f"{self.name}-{self.version}"
+        try:
+            told = (usual / MADE_OF).read_text(encoding="utf-8")
+        except OSError:  # it is not there yet, or is from a time when programs were built from nothing else
+            return usual
+        return usual if told == self.made_of else usual.with_name(f"{usual.name}-{self.made_of[:12]}")
 
 
 COREDNS_MAIN = """package main

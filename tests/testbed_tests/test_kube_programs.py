@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from testbed import NotAvailableError, kube_builds, kube_programs
 from testbed.kube_builds import ETCD, JOBSET, KUBERNETES
 from tests.testbed_tests.test_leftovers import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BUILD = """
 from testbed import kube_programs
@@ -144,6 +142,30 @@ def test_what_a_killed_build_has_left_is_removed_by_the_next(
         kube_programs.require(SMALL)
 
     assert {path.name for path in (cache / "distlaunch-testbed").iterdir()} == {"small.lock", ".smaller-abc"}
+
+
+GO = """case "$1" in
+mod) echo "{\\"GoMod\\": \\"$PWD/go.mod\\"}" ;;
+build) cp main.go bin/small; echo built >> "$(dirname "$0")/built" ;;
+esac"""
+
+
+def test_programs_are_built_again_when_their_sources_here_change(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgetful: None
+) -> None:
+    stub(tmp_path / "go", monkeypatch, GO)
+    one, two = (dataclasses.replace(SMALL, main=main, staging=False) for main in ("one", "two"))
+
+    for build in (one, two, one, two):
+        kube_programs.require(build)
+        assert Path(kube_programs.find(build, "small")).read_text() == build.main
+    assert (tmp_path / "built").read_text() == "built\n" * 2, "both stay"
+
+    (one.directory / kube_builds.MADE_OF).unlink()  # as in a cache of an earlier version
+    kube_programs.require(one)
+    kube_programs.require(two)
+    assert [Path(kube_programs.find(build, "small")).read_text() for build in (one, two)] == ["one", "two"]
+    assert (tmp_path / "built").read_text() == "built\n" * 2
 
 
 @pytest.mark.k8s
