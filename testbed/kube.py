@@ -172,6 +172,10 @@ class Kube(AdminObjects):
         self.files.tokens.write_text("".join(lines))
         key = ("openssl", "genrsa", "-out", str(self.files.pki / "accounts.key"), "2048")
         processes.run(key, timeout_s=120, check=True)
+        certificate, own_key = map(str, self.files.kubelet_client)
+        subject = ("-subj", "/O=system:masters/CN=kube-apiserver", "-days", "3650")
+        made = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", own_key, "-out", certificate)
+        processes.run((*made, *subject), timeout_s=120, check=True)
         self._start("etcd", ETCD, kube_conf.etcd(self.files.directory))
         self.start_api()
         for name, (user, _) in users.items():

@@ -69,6 +69,11 @@ class KubeFiles:
         return self.pki / "apiserver.crt"
 
     @property
+    def kubelet_client(self) -> tuple[Path, Path]:
+        """The certificate by which kubelets know the API server, which alone may use them, and its key."""
+        return self.pki / "kubelet-client.crt", self.pki / "kubelet-client.key"
+
+    @property
     def images(self) -> Path:
         """The images for each node's containerd, which has no registry."""
         return self.directory / "images.tar"
@@ -117,6 +122,8 @@ def apiserver(options: KubeOptions, files: KubeFiles, address: str) -> dict[str,
         **({} if options.nodes else {"disable-admission-plugins": "TaintNodesByCondition"}),
         "allow-privileged": "true",
         "kubelet-preferred-address-types": "InternalIP",
+        "kubelet-client-certificate": str(files.kubelet_client[0]),
+        "kubelet-client-key": str(files.kubelet_client[1]),
         "default-not-ready-toleration-seconds": str(options.evicted_after_s),
         "default-unreachable-toleration-seconds": str(options.evicted_after_s),
         "max-requests-inflight": "2000",

@@ -68,7 +68,7 @@ class KubeNode:
         (self.directory / "cni" / "pods.conflist").write_text(kube_node_conf.cni(self.number))
         (self.directory / "containerd.toml").write_text(kube_node_conf.containerd(self.directory))
         (self.directory / "kubelet.yaml").write_text(
-            kube_node_conf.kubelet(self.options, self.host.address, dns, self.cgroup)
+            kube_node_conf.kubelet(self.options, self.host.address, dns, self.cgroup, self.files.kubelet_client[0])
         )
         plain = json.loads(self.host.run(("ctr", "oci", "spec"), check=True).stdout)
         (self.directory / "runtime.json").write_text(json.dumps(kube_image.runtime_spec(plain)))

@@ -27,15 +27,19 @@ def pod_network(number: int) -> str:
     return f"10.244.{number}.0/24"
 
 
-def kubelet(options: KubeOptions, address: str, dns: str, cgroup: str) -> str:
-    """A kubelet's configuration."""
+def kubelet(options: KubeOptions, address: str, dns: str, cgroup: str, clients: Path) -> str:
+    """A kubelet's configuration. `clients`: the certificate of the only one that it obeys."""
     lease_s = max(4, options.lost_after_s * 3 // 4)  # renewed four times in that time
     return json.dumps(
         {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
             "address": address,
-            "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+            "authentication": {
+                "anonymous": {"enabled": False},  # it would run programs in pods for all users of this machine
+                "webhook": {"enabled": False},
+                "x509": {"clientCAFile": str(clients)},
+            },
             "authorization": {"mode": "AlwaysAllow"},
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{cgroup}",

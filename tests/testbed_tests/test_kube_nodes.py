@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import ssl
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -133,3 +136,13 @@ def test_logs_of_its_daemons_are_kept_when_a_test_fails(kube_nodes: Kube, tmp_pa
 
     names = {path.name for path in tmp_path.glob("testbed-*/*") if path.stat().st_size}
     assert {"kube-apiserver.log", "etcd.log", "kubelet-n1.log", "containerd-n1.log"} <= names
+
+
+def test_kubelets_obey_the_api_server_only(kube_nodes: Kube) -> None:
+    unverified = ssl.create_default_context()
+    unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
+    for node in kube_nodes.nodes:
+        with pytest.raises(HTTPError) as refused:
+            urlopen(f"https://{node.host.address}:10250/pods", context=unverified, timeout=60)
+        with refused.value as answer:
+            assert answer.code == 401
