@@ -14,6 +14,17 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.ssh
 
+SHORTER = """
+import os, signal
+attempt = os.environ.get("DISTLAUNCH_ATTEMPT", "0")
+print("attempt", attempt, "begins", flush=True)
+if attempt == "0":
+    print("x" * 50_000, "full", flush=True)
+    signal.pause()
+print("attempt", attempt, "ends", flush=True)
+"""
+"""Its second attempt writes less than its first."""
+
 
 def reboot(rack: Rack, host: Host) -> None:
     """Restart a host that has a disk of its own where runs are, which is empty then."""
@@ -43,3 +54,29 @@ def test_a_run_whose_directory_is_gone_with_its_agent_has_ended(rack: Rack) -> N
     assert rack.state(run)["state"] in ("failed", "cancelled")
     removed = rack.shell("rm", run)
     assert removed.exit_code == 0, removed.stderr
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_restarted_host_that_has_lost_the_run_starts_it_again_with_all_output(rack: Rack, *, asked: bool) -> None:
+    (host,) = rack.ssh.hosts[:1]
+    rack.private_disks(host)
+    rack.write("shorter.py", SHORTER)
+    options = () if asked else ("--nodes", "1", "--spares", "1", "--max-restarts", "2")
+    launcher = rack.start("--in-place", "--limit", "n1" if asked else "n1,n2", *options, "shorter.py")
+    launcher.until(" full")
+    run = rack.id_of("shorter")
+
+    reboot(rack, host)
+
+    ended = launcher.end()
+    if asked:
+        assert ended == 1, launcher
+        again = rack.shell("requeue", run)
+        assert again.exit_code == 0, again.stderr
+        launcher = rack.logs(run)
+        ended = launcher.end()
+    assert ended == 0, launcher
+    said = [line for line in rack.shell("logs", run).stdout.splitlines() if "attempt" in line]
+    assert said == ["[0:0] attempt 0 begins", "[0:0] attempt 1 begins", "[0:0] attempt 1 ends"]
+    state = rack.state(run)
+    assert (state["state"], state["attempt"], state["nodes"][0]["host"]) == ("success", 1, "n1")

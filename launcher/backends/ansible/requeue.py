@@ -14,7 +14,7 @@ from launcher.system import storage
 
 if TYPE_CHECKING:
     from launcher.backends._base import Record
-    from launcher.backends.ansible.handle import AnsibleHandle
+    from launcher.backends.ansible.handle import AnsibleHandle, Node
     from launcher.backends.ansible.options import AnsibleOptions
     from launcher.login.connection import Login
 
@@ -48,7 +48,15 @@ def requeue(
     before = {(node["host"], node["rank"]): node for node in handle["nodes"]}
     for node in started["nodes"]:
         known = before.get((node["host"], node["rank"]))
-        node["stream_from"] = (here.get(str(node["rank"]), 0), node["agent"]["stream_from"])
-        if known is not None:
-            node["stream_from"] = known.get("stream_from", (0, 0))
+        node["stream_from"] = _stream_from(node, known, here.get(str(node["rank"]), 0))
     return on_record(started, record)
+
+
+def _stream_from(node: Node, known: Node | None, size: int) -> tuple[int, int]:
+    """Where the node's stream begins, here and on its host; `size`: of what is here of it.
+
+    A host that had the node before continues its stream, unless it has lost that since, as in memory at a reboot.
+    """
+    begins = int(node["agent"]["stream_from"])
+    here, there = known.get("stream_from", (0, 0)) if known is not None else (size, begins)
+    return (here, there) if begins >= there + size - here else (size, begins)
