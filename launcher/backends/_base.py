@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _UNDO_S = 20.0
 
 Record = Callable[["Handle"], None]
-"""Records a handle in the run's directory."""
+"""Records a handle in the run's directory: from then on, the run does not count as ended."""
 
 
 def unrecorded(_handle: Handle) -> None:
@@ -280,11 +280,12 @@ class Backend(ABC, Generic[P, H, Opts]):
         """How often a process that follows the run may still start it again, by `requeue`, without what was lost."""
         return 0
 
-    def requeue(self, handle: H, attempt: int, record: Record = unrecorded) -> H:
-        """Start the run again in its directory, as attempt number `attempt`; returns its new handle.
+    def last_attempt(self, handle: H) -> int:  # noqa: ARG002 - for overrides
+        """The run's last attempt, by streams of which not all may have been brought here; 0 if none are brought."""
+        return 0
 
-        `record` as in `submit`: once it was called, the run no longer counts as ended.
-        """
+    def requeue(self, handle: H, attempt: int, record: Record = unrecorded) -> H:
+        """Start the run again in its directory, as this attempt; returns its new handle. `record` as in `submit`."""
         raise NotImplementedError
 
 

@@ -75,12 +75,12 @@ def requeue(recorded: Run) -> int:
         raise RequestError(f"{found.id} was never submitted", hint="launch it again")
     if found.tasks:
         raise RequestError(f"{found.id} is a job array", hint=f"distlaunch requeue {found.id}/{found.tasks[0]}")
-    attempt = int(observe.state_of(found).get("attempt") or 0) + 1
+    backend = observe.backend_of(found)
+    attempt = max(int(observe.state_of(found).get("attempt") or 0), backend.last_attempt(found.known)) + 1
     if (recorded.path / NOTIFY_FILE).exists():
         from launcher.service import notices  # few runs tell anybody
 
         notices.leave_to_agents(recorded)
-    backend = observe.backend_of(found)
     if backend.is_here and isinstance(secret := found.settings.get("secret"), dict):
         job_checks.check_secrets_here(map(str, secret.get("value") or ()))  # workers have those of this process
     start(found, backend, attempt, doing="requeue")

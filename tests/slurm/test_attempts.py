@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from testbed import wait_until
 from tests.slurm.conftest import end
+from tests.slurm.laptop import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,6 +21,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slurm
 
 RAN = "import os; print('ran in attempt', os.environ.get('DISTLAUNCH_ATTEMPT', 0), flush=True)\n"
+THRICE = f"""
+{RAN}
+import signal
+if os.environ.get("DISTLAUNCH_ATTEMPT", "0") == "0":
+    signal.pause()
+raise SystemExit(os.environ["DISTLAUNCH_ATTEMPT"] == "1")
+"""
 NOT_ON_ONE = '#!/bin/sh\n[ "$SLURM_PROCID" != 1 ] || exec /env/bin/python\nexec {} "$@"\n'
 
 
@@ -86,19 +96,25 @@ def test_behind_a_login_node_it_waits_as_well(laptop: Laptop) -> None:
 
 
 def test_behind_a_login_node_it_does_not_wait_for_output_that_takes_long_to_bring(laptop: Laptop) -> None:
-    run, python = failing(laptop)
-    python.symlink_to(sys.executable)
-    with (laptop.top / "runs" / run / "job.out").open("a") as file:
-        file.write("x" * 1000)
-    laptop.node.stand_in("tail", "while printf x; do sleep 0.5; done")
+    """Of which only the last part tells how often Slurm itself has started the run again."""
+    laptop.cli.write("thrice.py", THRICE)
+    run = laptop.detached("--gres", "none", "thrice.py")
+    stream = laptop.top / "runs" / run / "nodes/0/stream"
+    wait_until("attempt 0", lambda: stream.exists() and b"ran in attempt 0" in stream.read_bytes(), limit_s=LIMIT_S)
+    slurm = laptop.node.slurm
+    job = json.loads((laptop.cli.runs / run / "run.json").read_text())["handle"]["job_id"]
+    slurm.run(("scontrol", "requeue", job))
+    wait_until("the end of attempt 1", lambda: b'"attempt":1,"result":"failed"' in stream.read_bytes(), limit_s=LIMIT_S)
+    slurm.wait_job(job, "FAILED")
+    laptop.node.stand_in("tail", 'case $2 in +*) while printf x; do sleep 0.5; done; esac; exec "$real" "$@"')
     try:
         again = laptop("requeue", run)
     finally:
         laptop.node.stand_in("tail")
 
-    assert again.stdout == f"{run}: attempt 1\n", again.stderr
+    assert again.stdout == f"{run}: attempt 2\n", again.stderr
     ended = laptop.wait_end(run)
-    assert (ended["state"], ended["attempt"]) == ("success", 1)
+    assert (ended["state"], ended["attempt"]) == ("success", 2)
 
 
 def test_behind_a_login_node_what_sbatch_has_refused_once_may_be_tried_again(laptop: Laptop) -> None:

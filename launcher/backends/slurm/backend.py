@@ -136,6 +136,10 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
             raise BackendUnavailableError(self._jobs().refusal, hint=control.PING)
         return self._of_job(handle, job_id) if job_id else None
 
+    def last_attempt(self, handle: SlurmHandle) -> int:
+        """Slurm starts a run again by itself, so only its streams tell, which behind a login node may be long."""
+        return behind_login.last_attempt(self.site.login, handle) if self.site.login and "remote" in handle else 0
+
     def requeue(self, handle: SlurmHandle, attempt: int, record: Record = unrecorded) -> SlurmHandle:
         """Have Slurm requeue a running job; submit the same file again for one that has ended or is ending."""
         if "step" in handle:

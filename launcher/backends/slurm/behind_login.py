@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.agent.outputs.signs import GRANTED
+from launcher.agent.protocol import Event
 from launcher.agent.terminal import attach
 from launcher.backends import _login_stream
 from launcher.backends._login_outputs import LoginOutputs
@@ -17,6 +18,7 @@ from launcher.backends.slurm.handle import directory_of, remote_of
 from launcher.errors import CommandError, RequestError, StorageError
 from launcher.login import remote
 from launcher.login.store import Store
+from launcher.runs import events, status
 from launcher.runs.handle import unreadable
 from launcher.system import numbers, pipes
 
@@ -30,6 +32,15 @@ if TYPE_CHECKING:
 _FETCH_S = 30.0
 _CALL_S = 30.0
 _REMOVE_S = 300.0
+_NODES_PER_S = 50
+"""Of how many nodes the last events are read in a second."""
+
+_LAST_EVENTS = r"""
+cd "$1" || exit
+for stream in nodes/*/stream; do
+    [ ! -e "$stream" ] || tail -c "$2" "$stream" | grep '^{"event"' | tail -n 2
+done
+"""
 _fetched: dict[str, float] = {}
 """When the streams of a run were last fetched whole, on the monotonic clock."""
 
@@ -73,6 +84,16 @@ def printed(login: Login, handle: SlurmHandle) -> int:
     if answer.code or not (answer.text.strip() or "0").isdigit():
         raise CommandError(f"{login.name}: {file} cannot be read: {remote.reason(answer.stderr)}")
     return int(answer.text.strip() or 0)
+
+
+def last_attempt(login: Login, handle: SlurmHandle) -> int:
+    """The highest attempt in the last events of its streams there. Raises `CommandError` if they cannot be read."""
+    where, limit_s = remote_of(handle), _CALL_S + handle["nodes"] / _NODES_PER_S
+    answer = remote.run(login, _LAST_EVENTS, where, str(2 * status.END_BYTES), timeout_s=limit_s)
+    if answer.code:
+        raise CommandError(f"{login.name}: {where} cannot be read: {remote.reason(answer.stderr)}")
+    found = [events.record(line) for line in answer.stdout.splitlines()]
+    return max((event.fields.get("attempt") or 0 for event in found if isinstance(event, Event)), default=0)
 
 
 def terminal(site: Site, handle: SlurmHandle, node: int, rank: int | None, *, python: str) -> pipes.ProgramBridge:
