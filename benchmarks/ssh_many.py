@@ -44,7 +44,7 @@ def answer(request):
             "torch": "2.9.0", "framework": "torch 2.9.0", "without": "", "cpus": 64, "dir": "/run", "directory": where,
             "free_bytes": 1 << 40, "agent_path": where + "/agent.pyz", "has_files": False, "has_cwd": True,
             "addresses": ["10.0.0.1"], "machine": [host, 1], "disk": [host, 1], "supervisor": "", "replaced": None,
-            "user_processes_end": False,
+            "user_processes_end": False, "mounts": [],
         }}
     return {{
         "lease": {{"leased": {{"gpus": None}}, "held": [], "ahead": []}},

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RUN = "train-20250101-000000-aaaa"
-FACTS = {"python_used": "python3", "ssh": ["ssh", "h"], "agent_path": "/r/agents/a.pyz"}
+FACTS = {"python_used": "python3", "ssh": ["ssh", "h"], "agent_path": "/r/agents/a.pyz", "mounts": []}
 
 
 def node(number: Any = 0, **more: Any) -> dict[str, Any]:

@@ -54,7 +54,7 @@ ARGS = {
     "own_disk": [],
     "cwd": "",
 }
-NOTHING = {"user_processes_end": False}
+NOTHING = {"user_processes_end": False, "mounts": []}
 GOOD = facts(
     "h", time=1.7e9, python="python", directory="/x", agent_path="/x/a", machine=[], disk=[], replaced=None, **NOTHING
 )

@@ -56,6 +56,44 @@ def test_a_run_whose_directory_is_gone_with_its_agent_has_ended(rack: Rack) -> N
     assert removed.exit_code == 0, removed.stderr
 
 
+def test_a_disk_that_is_not_mounted_yet_after_a_reboot_has_lost_nothing(rack: Rack) -> None:
+    (host,) = rack.ssh.hosts[:1]
+    rack.private_disks(host)
+    disk = rack.cli.directory / "disk of n1"
+    disk.mkdir()
+    host.run(("mount", "--bind", str(rack.remote), str(disk)), check=True, cwd="/")
+    rack.write("ends.py", "print('ended')\n")
+    run = rack.detached("--limit", "n1", "ends.py")
+    rack.wait_nothing_left()
+
+    def reboot_without_its_disk() -> None:
+        host.kill()
+        host.shared_directory(rack.remote)
+        rack.ssh.start_sshd(host)
+
+    def mount() -> None:
+        host.run(("mount", "--bind", str(disk), str(rack.remote)), check=True, cwd="/")
+
+    reboot_without_its_disk()
+    early = rack.state(run)
+    mount()
+    later = rack.state(run)
+    reboot_without_its_disk()
+    too_early = rack.shell("rm", run)
+    mount()
+    removed = rack.shell("rm", run)
+    left = list(host.path(rack.remote / "runs").iterdir())
+    host.shared_directory(disk)
+
+    why = f"n1: {rack.remote}/runs/{run} is on {rack.remote}, which is not mounted"
+    assert (early["state"], early["detail"]) == ("unknown", f"no connection to {why}")
+    assert later["state"] == "success"
+    assert too_early.exit_code != 0
+    assert why in too_early.stderr
+    assert removed.exit_code == 0, removed.stderr
+    assert left == []
+
+
 @pytest.mark.parametrize("asked", [False, True])
 def test_a_restarted_host_that_has_lost_the_run_starts_it_again_with_all_output(rack: Rack, *, asked: bool) -> None:
     (host,) = rack.ssh.hosts[:1]

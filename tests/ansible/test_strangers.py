@@ -168,6 +168,7 @@ FACTS |= {
     "has_cwd": True,
     "machine": [],
     "disk": [],
+    "mounts": [],
     "replaced": None,
 }
 FACTS |= {"user_processes_end": False}

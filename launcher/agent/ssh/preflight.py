@@ -49,6 +49,7 @@ def preflight(request: Dict[str, Any]) -> Dict[str, Any]:
         "addresses": routes.candidates(socket.gethostname()),
         "machine": machine(),
         "disk": _disk(base),
+        "mounts": _mounts(base),
         "supervisor": supervisor(),
         "user_processes_end": _ends_with_session(),
         "replaced": request.get("replaced"),
@@ -94,6 +95,22 @@ def _disk(base: str) -> List[Any]:
     with open(path, encoding="ascii") as file:
         about = os.fstat(file.fileno())
         return [file.read(), about.st_ino, about.st_mtime_ns]
+
+
+def _mounts(base: str) -> List[str]:
+    """Where the directory's disk is mounted, and that of a link to it, in the words of /proc/self/mounts."""
+    places: Dict[str, str] = {}
+    with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
+        for word, kind in [line.split(" ")[1:3] for line in file]:
+            if kind != "autofs":  # there, a disk is mounted when it is used
+                places[re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), word)] = word
+    found = set()
+    for path in (os.path.abspath(base), os.path.realpath(base)):
+        place = path
+        while place not in places and place != "/":
+            place = os.path.dirname(place)
+        found.add(places.get(place, "/"))
+    return sorted(found - {"/"})
 
 
 def _framework(contract: str) -> Dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
-from launcher.backends.ansible.start import put_behind
+from launcher.backends.ansible.start import mounts, put_behind
 from launcher.errors import BackendUnavailableError, RunNotFoundError
 from launcher.runs import directories
 from launcher.system import numbers
@@ -133,6 +133,7 @@ class Found:
                     "directory": node["run_directory"],
                     "agent_path": facts["agent_path"],
                     "login_s": facts.get("login_s", 0.0),
+                    "mounts": mounts(facts),
                     "work": node["work"],
                     "agent": node["agent"],
                 }

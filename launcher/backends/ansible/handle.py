@@ -41,6 +41,9 @@ class Node(_Reached, total=False):
     login_s: float
     """How long the first answer of the host took, most of it for the files that its shell reads at a login."""
 
+    mounts: list[str]
+    """Where the disk with the run's directory is mounted there; empty if it is the root's."""
+
     stream_from: tuple[int, int]
     """Byte offsets, here and on the host, where its stream begins; set if it took the node over from another host."""
 

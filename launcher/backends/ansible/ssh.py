@@ -64,7 +64,7 @@ def argv(node: Node, *call: str) -> tuple[str, ...]:
     python = node["python"]
     # As in the playbooks, the host expands a tilde.
     first = python if python.startswith("~/") else shlex.quote(python)
-    which = json.dumps([node["agent_path"], _if_gone(*call), *trust.words()])
+    which = json.dumps([node["agent_path"], _if_gone(*call), node.get("mounts", ()), *trust.words()])
     # Without `site`, as calls import nothing from there: a third of the time that such a Python takes to start.
     remote = f"exec {first} " + shlex.join(("-S", "-c", _checking(), which, *call))
     return (*options[:1], *_OPTIONS, *more, *options[1:], host, f"/bin/sh -c {shlex.quote(remote)}")

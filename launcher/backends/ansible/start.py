@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from launcher.login.connection import Login
     from launcher.runs.handle import Meeting
 
+_MOUNTS = 2
+_PATH_LENGTH = 4096
+
 
 def start(run_dir: Path, hosts: Sequence[str], secrets: Sequence[str], login: Login | None) -> AnsibleHandle:
     """Run the playbook in the run's directory. The hosts' answers are kept until `forget`."""
@@ -119,6 +122,11 @@ def put_behind(login: Login | None, node: Node, facts: Mapping[str, Any]) -> Non
         node["login"], node["cluster"] = login.address, login.cluster
 
 
+def mounts(facts: Mapping[str, Any]) -> list[str]:
+    """Where the disk with the run's directory is mounted on a host, which no host can make too long for a command."""
+    return [str(place)[:_PATH_LENGTH] for place in facts["mounts"][:_MOUNTS]]
+
+
 def _nodes(answers: Mapping[str, Any], running: playbook.Playbook, login: Login | None) -> dict[str, Node]:
     """How each node is reached and called, by host, in rank order."""
     found: dict[str, Node] = {}
@@ -137,6 +145,7 @@ def _nodes(answers: Mapping[str, Any], running: playbook.Playbook, login: Login 
             "directory": facts["directory"],
             "agent_path": facts["agent_path"],
             "login_s": facts.get("login_s", 0.0),
+            "mounts": mounts(facts),
         }
         put_behind(login, found[host], facts)
     return found

@@ -54,6 +54,7 @@ _SHAPES: dict[str, dict[str, type | tuple[type, ...]]] = {
         "has_cwd": bool,
         "machine": list,
         "disk": list,
+        "mounts": list,
         "user_processes_end": bool,
         "replaced": (str, type(None)),
     },
