@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from launcher import output
 from launcher.console import json_lines, keys, summary
 from launcher.errors import CommandError, RunContinuesError
+from launcher.runs import status
 from launcher.service.leaving import Detached, Leaving, left_alone
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def interrupted(run: Run) -> None:
 def close(run: Run, state: RunState, took_s: float, fetching: Fetching | None = None) -> int:
     """Print the closing lines of a run. Returns its exit code, or if it has succeeded that of a failed `fetching`."""
     started: Started = {"run": run.id, "path": str(run.path), "job_id": run.job_id}
-    data = cast("Followed", {**started, **state, "output_dir": run.output_dir})
+    data = cast("Followed", {**started, **state, "output_dir": status.output_dir(run, state)})
     closing = summary.closing(run, state, took_s)
     if took_s >= _USAGE_S:
         closing[-1:-1] = _used(run, state)

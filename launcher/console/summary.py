@@ -135,7 +135,7 @@ def outputs(run: Run, state: RunState) -> list[str]:
         return []
     places: dict[str, list[str]] = {}
     for node in state["nodes"]:
-        where = node.get("output_dir") or (run.output_dir if node["node"] == 0 else None)
+        where = status.output_dir(run, state) if node["node"] == 0 else node.get("output_dir")
         if where is not None:
             places.setdefault(where, []).append(node["host"])
     lines = [f"{where} on {folded(hosts, _PLACES)}" for where, hosts in places.items()]

@@ -90,6 +90,12 @@ def observe(run: Run, liveness: Liveness | None = None) -> Outcome:
     return outcome
 
 
+def output_dir(run: Run, state: RunState) -> str | None:
+    """Where the first node's files are, by its own word once it has started; None before it is known."""
+    told = next((node.get("output_dir") for node in state["nodes"] if node["node"] == 0), None)
+    return told or run.output_dir if run.output_dir is not None else None
+
+
 def _settled(outcome: Outcome) -> bool:
     """Whether no missing `done` event can merely be late, as on a network file system."""
     late = time.time() - STREAM_DELAY_S

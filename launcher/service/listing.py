@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from launcher.errors import RequestError
-from launcher.runs import directories, stream_pass
+from launcher.runs import directories, status, stream_pass
 from launcher.service import observe, watched
 from launcher.service.selection import EVERY, Selection
 
@@ -68,7 +68,7 @@ def whole(run: Run, state: RunState) -> Status:
         "run": run.id,
         "path": str(run.path),
         "job_id": run.job_id,
-        "output_dir": run.output_dir,
+        "output_dir": status.output_dir(run, state),
         "backend": run.backend,
         "cluster": run.cluster,
         "command": list(run.command),

@@ -126,4 +126,5 @@ def test_a_run_with_a_directory_of_its_own_on_a_volume_has_its_files_fetched(pod
     result = done.json["result"]
     assert [file["path"] for file in result["fetched"]["files"]] == ["mine.txt"]
     assert [node["output_dir"].rpartition("/")[2] for node in result["nodes"]] == [f"work-{result['run']}"]
+    assert result["output_dir"] == result["nodes"][0]["output_dir"]
     assert pods("cancel", other.run).exit_code == 0

@@ -5,15 +5,23 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from launcher.agent.job import Job
 from launcher.agent.outputs import project, serve
+from launcher.agent.protocol import encode_event
 from launcher.agent.ssh import user_files
 from launcher.backends._outputs import SharedOutputs
 from launcher.errors import RequestError
+from launcher.runs import records
 from tests.runs.projects import Project, behind_login, build, fetched, is_newer
+from tests.runs.test_runs import make
+
+if TYPE_CHECKING:
+    from launcher.runs.handle import Handle
+    from tests.command import Cli
 
 
 def spec_of(work: Path, run_dir: Path) -> Path:
@@ -97,3 +105,23 @@ def test_a_run_keeps_its_own_directory_on_a_volume_when_it_is_started_again(tmp_
     assert [started("mine", node) for node in (0, 1)] == [own, own]
     assert serve.directory_of({"output_dir": work, "cwd": "/", "run": "mine"}) == own
     assert not list(volume.glob("sent-*"))
+
+
+def test_the_output_directory_of_such_a_run_is_its_own_also_in_json(distlaunch: Cli) -> None:
+    """Though only its nodes know that, once they have started."""
+    run = make(distlaunch.runs, "train-20250101-000000-abcd", result=None)
+    handle = {"run_dir": str(run.path), "agents": [], "output_dir": "/out/train/work"}
+    run = records.record_handle(run, cast("Handle", handle))
+    before = distlaunch("status", run.id, "--output", "json").json["result"]
+    stream = run.stream_path(0)
+    stream.parent.mkdir(parents=True)
+    own = f"/out/train/work-{run.id}"
+    ended = encode_event("done", 0, result="success", exit_code=0)
+    stream.write_bytes(encode_event("agent_started", 0, host="pod", output_dir=own) + ended)
+
+    status = distlaunch("status", run.id, "--output", "json").json["result"]
+    report = distlaunch("report", run.id, "--format", "md").stdout
+
+    assert before["output_dir"] == "/out/train/work"
+    assert status["output_dir"] == own
+    assert own in report
