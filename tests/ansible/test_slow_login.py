@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,21 @@ def test_commands_have_the_time_that_the_hosts_logins_take(slow: Rack) -> None:
     assert status.json["result"]["state"] == "running", status.stderr
     assert (requeue.exit_code, "its agents still run" in requeue.stderr) == (2, True), requeue.stderr
     cancelled = slow.shell("cancel", run)
+    assert cancelled.exit_code == 0, cancelled.stderr
+
+
+@pytest.mark.timeout(600)
+def test_commands_have_the_time_that_the_hosts_python_takes_to_start(rack: Rack) -> None:
+    """Even a login that takes none, as with the Python on a busy network disk."""
+    python = rack.cli.write("python", f'#!/bin/sh\nsleep {LOGIN_S}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    rack.write("waits.py", WAITS)
+    run = rack.detached("--nodes", "1", "--python", str(python), "waits.py")
+
+    status = rack.state(run)
+    cancelled = rack.shell("cancel", run)
+
+    assert status["state"] == "running", status["detail"]
     assert cancelled.exit_code == 0, cancelled.stderr
 
 

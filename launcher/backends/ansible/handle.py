@@ -39,7 +39,7 @@ class Node(_Reached, total=False):
     """The working directory there."""
 
     login_s: float
-    """How long the first answer of the host took, most of it for the files that its shell reads at a login."""
+    """How long the host's login took, with the start of its Python, and without `--setup` lines."""
 
     mounts: list[str]
     """Where the disk with the run's directory is mounted there; empty if it is the root's."""
@@ -56,5 +56,5 @@ class AnsibleHandle(Handle, total=False):
 
 
 def more_s(node: Node) -> float:
-    """How much longer than usual the node's host may take to answer, as its logins take long."""
+    """How much longer than usual the node's host may take to answer, as its login took long."""
     return 2 * node.get("login_s", 0.0)

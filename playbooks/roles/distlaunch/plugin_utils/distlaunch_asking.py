@@ -57,8 +57,8 @@ class Asking:
         return self._sessions[host].ask(request, payload, limit_s=self._limit_s * times)
 
     def login_s(self, host: str) -> float:
-        """How long its login took; zero if there was none."""
-        return round(self._sessions[host].login_s or 0.0, 1)
+        """How long its login took, with the start of Python; zero if there was none."""
+        return round(self._sessions[host].login_s, 1)
 
     def each(
         self,

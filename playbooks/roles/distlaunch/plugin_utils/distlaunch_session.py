@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 ANSWER = "distlaunch-host-1 "
 _MARK = f"\n{ANSWER}".encode()
-_BEGUN = "distlaunch-shell-1"
-_BEGUN_MARK = f"\n{_BEGUN}\n".encode()
-"""What the shell prints once the login files have run, before the setup lines."""
+_BEGUN, _STARTS, _STARTED = "distlaunch-shell-1", "distlaunch-start-1", "distlaunch-python-1"
+_STEPS = tuple(f"\n{step}\n".encode() for step in (_BEGUN, _STARTS, _STARTED))
+"""What the shell prints before and after the setup lines, and Python at its start."""
 
 _BLOCK_BYTES = 1 << 16
 _TRIES = 4
@@ -70,15 +70,22 @@ class Session:
         self.on_sent: Callable[[int, int], None] = lambda *_: None
         """Called from time to time while a large payload is sent, with the bytes sent and the total."""
 
-        self.login_s: float | None = None
-        """How long the last connection took until the shell began; None as long as it has not."""
-
         self.broken: Answer | None = None
-        self._opened = 0.0
+        self._times: list[float] = []
+        """When the last connection was opened, and came to each of `_STEPS`."""
+
         self._process: subprocess.Popen[bytes] | None = None
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         self._data = b""
         self._answer: Answer | None = None
+
+    @property
+    def login_s(self) -> float:
+        """How long a connection takes, with the start of Python and without the setup lines, as far as that is known.
+
+        The calls to a started run are such connections.
+        """
+        return sum(until - since for since, until in zip(self._times[::2], self._times[1::2], strict=False))
 
     def ask(self, request: Answer, payload: str | bytes | None = None, *, limit_s: float) -> Answer:
         """The answer to a request; `payload` is a path or bytes that follow it."""
@@ -123,19 +130,21 @@ class Session:
 
     def _open(self) -> None:
         # No working directory on sys.path: its files may have any name. agent/forkserver/prefork.py needs -u.
-        argv = [self.python, "-u", "-c", f"import sys;sys.path[:]=filter(None,sys.path);{self.program}", ANSWER]
+        # Its first words are those that a Python 2 can run, too.
+        first = f'import sys;print("");print("{_STARTED}");sys.stdout.flush();sys.path[:]=filter(None,sys.path);'
+        argv = [self.python, "-u", "-c", first + self.program, ANSWER]
         # The path of Python may have blanks, or start with a tilde.
         words = [arg if arg.startswith("~/") and shlex.quote(arg[2:]) == arg[2:] else shlex.quote(arg) for arg in argv]
-        start, begun = _LOCALE + "exec " + " ".join(words), f"echo; echo {_BEGUN}; "
+        start, begun = f"{_LOCALE}echo; echo {_STARTS}; exec {' '.join(words)}", f"echo; echo {_BEGUN}; "
         command = f"/bin/sh -c {shlex.quote(begun + start)}"
         if self.setup:  # in bash, as on Slurm; its lines do not read what is sent to Python
             lines = base64.b64encode(self.setup.encode()).decode()
             before = f'exec 3<&0 </dev/null; eval "$(printf %s {lines} | base64 -d)"; {_CHECKED}exec <&3 3<&-; '
             command = f"/bin/bash -c {shlex.quote(begun + before + start)}"
         options = ["-T", "-o", "BatchMode=yes", "-o", "ForwardAgent=no"]
-        if self._opened and self.argv[-2].startswith("ProxyCommand="):
+        if self._times and self.argv[-2].startswith("ProxyCommand="):
             options += _UNSHARED
-        self._opened, self.login_s = time.monotonic(), None
+        self._times = [time.monotonic()]
         self._said.seek(0)  # ssh shares the offset: it must not start where the last one stopped
         self._said.truncate()
         try:
@@ -204,8 +213,12 @@ class Session:
         if len(self._data) > _ANSWER_BYTES:
             self._break({"problem": f"it has printed more than {_ANSWER_BYTES >> 20} MB that are no answer"})
             return True
-        if self.login_s is None and (begun := (b"\n" + self._data).partition(_BEGUN_MARK))[1]:
-            self.login_s, self._data = time.monotonic() - self._opened, begun[2]
+        for step in _STEPS[len(self._times) - 1 :]:
+            _, reached, rest = (b"\n" + self._data).partition(step)
+            if not reached:
+                break
+            self._times.append(time.monotonic())
+            self._data = rest
         _, mark, rest = (b"\n" + self._data).partition(_MARK)
         line, end, left = rest.partition(b"\n")
         if mark and end:
