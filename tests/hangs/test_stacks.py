@@ -91,6 +91,41 @@ def test_other_threads_are_shown_and_neither_the_script_nor_its_children_are_dis
     assert "harmed" not in written
 
 
+DEEP = """
+import sys, threading, time
+depth, others = map(int, sys.argv[1:])
+for _ in range(others):
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+def deeper(depth):
+    if depth:
+        deeper(depth - 1)
+    print("ready", flush=True)
+    while True: time.sleep(600)
+deeper(depth)
+"""
+
+
+def test_a_script_that_is_deep_in_calls_is_shown(distlaunch: Cli, start: Callable[..., str]) -> None:
+    run = start(str(distlaunch.write("deep.py", DEEP)), "500", "0", ranks=1)
+
+    (group,) = stacks(distlaunch, run)["groups"]
+
+    assert group["summary"] == "is in time.sleep() (deep.py:10)"
+
+
+def test_a_script_with_many_threads_is_shown_by_its_main_thread_or_not_at_all(
+    distlaunch: Cli, start: Callable[..., str]
+) -> None:
+    """The dump of more than a hundred ends before the main thread, so its last thread is another one."""
+    run = start(str(distlaunch.write("deep.py", DEEP)), "0", "120", ranks=1)
+
+    (group,) = stacks(distlaunch, run)["groups"]
+
+    assert group["summary"] == "is in time.sleep() (deep.py:10)" or re.fullmatch(
+        r"does not answer: S \(sleeping\), .*; it has more than 100 threads", group["summary"]
+    )
+
+
 OWN = """
 import os, signal, time
 signal.signal(62, lambda *_: print("mine", flush=True))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Dict, List, Sequence
+from typing import Dict, List, Sequence, Set
 
 from ..named_tuple import NamedTuple
 from ..system.scratch import within
 from . import dump, kernel, spied
-from .stack import Stack, fitting, grouped, is_whole, of_rank, own_frame, without_answer
+from .stack import Stack, fitting, grouped, is_crowded, is_whole, of_rank, own_frame, without_answer
 
 LIMIT_S = 1.5
 """How long workers may take to write their stacks; a node that is short of CPU takes a while."""
@@ -18,6 +18,9 @@ LIMIT_S = 1.5
 _SETTLED_S, _LOOK_S = 0.05, 0.01
 _SOURCE_S = 0.5
 _MAX_TEXT = 120
+_MOST_THREADS = 100
+"""faulthandler writes no more, the newest ones; the main thread is the oldest."""
+
 _MOST_BYTES = 512 * 1024
 """An event may have twice as much, and the answer of a node to the others four times."""
 
@@ -49,11 +52,21 @@ def collect(asked: Sequence[Asked], scratch: str) -> List[Stack]:
     texts = _dumps(asked, scratch)
     known = [(each, of_rank(each.rank, texts.get(each.pid, ""))) for each in asked]
     stacks = [stack for _, stack in known if stack]
-    stacks += [without_answer(each.rank, kernel.words(each.pid)) for each, stack in known if each.answers and not stack]
-    others = [(each.rank, each.pid) for each, _ in known if not each.answers]
-    groups = grouped([*stacks, *(spied.of(others) if others else [])])
+    crowded = {each.rank for each in asked if is_crowded(texts.get(each.pid, ""))}
+    others = [(each.rank, each.pid) for each in asked if not each.answers or each.rank in crowded]
+    silent = [each for each, stack in known if not stack and each.answers and each.rank not in crowded]
+    stacks += [without_answer(each.rank, kernel.words(each.pid)) for each in silent]
+    stacks += [_explained(stack, crowded) for stack in (spied.of(others) if others else [])]
+    groups = grouped(stacks)
     within(_SOURCE_S, lambda: _quote(groups), None)
     return fitting(groups, _MOST_BYTES)
+
+
+def _explained(stack: Stack, crowded: Set[int]) -> Stack:
+    """The same, and why faulthandler's dump has not told where that rank is."""
+    if stack["frames"] or not crowded.intersection(stack["ranks"]):
+        return stack
+    return {**stack, "state": f"{stack['state']}; it has more than {_MOST_THREADS} threads"}
 
 
 def _dumps(asked: Sequence[Asked], scratch: str) -> Dict[int, str]:

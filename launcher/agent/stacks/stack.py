@@ -8,6 +8,9 @@ from typing import Dict, Iterable, List, Optional, Sequence, Tuple, TypedDict
 
 _THREAD = re.compile(r"^(?:Current thread|Thread|Stack) ?.*\(most recent call first\):$")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
+_CUT = re.compile(r"^(?:  \.\.\.|\.\.\.|plus \d+ frames|  <truncated .*>)$")
+"""The last line of a main thread that has more than 100 frames, and the one instead of threads after the hundredth."""
+
 _MAX_FRAMES, _MAX_THREADS, _MAX_NAME = 40, 16, 200
 _FEW_FRAMES = 8
 MAX_GROUPS = 64
@@ -45,7 +48,7 @@ class Stack(TypedDict, total=False):
 
 
 def parse(text: str) -> List[List[Frame]]:
-    """The stacks of all threads in one dump; the main thread's is the last."""
+    """The stacks of all threads in one dump; the main thread's is the last, unless it `is_crowded`."""
     threads: List[List[Frame]] = []
     for line in text.splitlines():
         if _THREAD.match(line):
@@ -57,9 +60,9 @@ def parse(text: str) -> List[List[Frame]]:
 
 
 def of_rank(rank: int, text: str) -> Optional[Stack]:
-    """The stack of a rank from its dump; None if that has none."""
+    """The stack of a rank from its dump; None if that has none of the main thread."""
     threads = [_without_ours(frames) for frames in parse(text)]
-    if not threads or not threads[-1]:
+    if not threads or not threads[-1] or is_crowded(text):
         return None
     others = [frames for frames in threads[:-1] if frames]
     return {"ranks": [rank], "frames": threads[-1], "threads": others[:_MAX_THREADS], "state": None}
@@ -72,7 +75,13 @@ def without_answer(rank: int, state: str) -> Stack:
 
 def is_whole(text: str) -> bool:
     """Whether a dump may be complete: the main thread's frames come last, and end with a newline."""
-    return text.endswith("\n") and bool(_FRAME.match(text.rstrip("\n").rpartition("\n")[2]))
+    last = text.rstrip("\n").rpartition("\n")[2]
+    return text.endswith("\n") and bool(_FRAME.match(last) or _CUT.match(last))
+
+
+def is_crowded(text: str) -> bool:
+    """Whether a complete dump lacks the main thread, as there are more than 100: the oldest ones are left out."""
+    return text.endswith("\n...\n")
 
 
 def is_library(frame: Frame) -> bool:
