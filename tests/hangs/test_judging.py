@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from launcher.agent.stacks import judging
 from launcher.agent.stacks.stack import fitting
 
@@ -115,6 +117,44 @@ def test_a_hang_of_many_ranks_in_places_of_their_own_is_told_in_few_words() -> N
     late = judging.missing(seen, range(28, 128), "all_reduce")
     assert late.startswith("rank 28 (n0) never called all_reduce: it does not answer: ")
     assert late.endswith("; and 84 ranks in 84 other places")
+
+
+def programs(first: str, cpu: float) -> list[dict[str, Any]]:
+    """A node with 8 ranks that are no Python, or whose stacks are unknown: the first is idle, the others run."""
+    states = [first, *["R (running)"] * 7]
+    groups = [{"ranks": [rank], "frames": [], "threads": [], "state": state} for rank, state in enumerate(states)]
+    used = {str(rank): (cpu if rank else 0.1, 0) for rank in range(8)}
+    return [{"host": "n0", "role": "", "groups": groups, "used": used}]
+
+
+@pytest.mark.parametrize(
+    ("first", "odd"),
+    [
+        ("S (sleeping), poll, in do_poll", None),
+        ("S (sleeping), read of socket:[9000], in unix_stream_read_generic", None),
+        ("T (stopped)", [0]),
+        ("D (disk sleep), read of /data/x, in folio_wait_bit_common", [0]),
+        ("S (sleeping), read of /data/x, in request_wait_answer", [0]),
+    ],
+)
+def test_programs_that_compute_for_one_that_waits_are_no_hang_and_those_that_spin_for_one_that_is_held_are(
+    first: str, odd: list[int] | None
+) -> None:
+    """A wait in NCCL or MPI spins, so its state is that of a computation."""
+    before, after = (judging.sample(programs(first, cpu)) for cpu in (1.0, 31.0))
+
+    hang = judging.judge(before, after, 30.0)
+
+    assert (hang and hang.odd) == odd
+
+
+def test_a_rank_that_was_held_only_for_a_moment_is_no_evidence() -> None:
+    before, after = (
+        judging.sample(programs("S (sleeping), poll", 1.0)),
+        judging.sample(programs("D (disk sleep)", 31.0)),
+    )
+
+    assert judging.judge(before, after, 30.0) is None
 
 
 def test_stacks_that_are_too_large_are_sent_without_other_threads_and_then_with_fewer_frames() -> None:

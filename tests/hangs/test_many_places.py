@@ -57,3 +57,27 @@ def test_a_run_of_which_one_rank_computes_is_not_ended(distlaunch: Cli, script: 
 
     assert run.exit_code == 0, run.json["result"]["cause"]
     assert events(distlaunch, "hang") == []
+
+
+MANAGED = """\
+#!/bin/sh
+[ $RANK = 0 ] && echo $$ >manager && exec 3<gate0 && exec cat <&3
+exec 3>gate0
+[ $1 = stops ] && [ $RANK = 1 ] && kill -STOP "$(cat manager)"
+exec python3 -c '
+import sys, time
+while sys.argv[1] == "stops" or time.process_time() < 10: pass
+' $1
+"""
+
+
+@pytest.mark.parametrize("how", ["computes", "stops"])
+def test_programs_may_compute_for_a_manager_that_waits_unless_that_is_stopped(distlaunch: Cli, how: str) -> None:
+    os.mkfifo(distlaunch.directory / "gate0")
+    script = distlaunch.write("managed.sh", MANAGED)
+    script.chmod(0o755)
+
+    run = distlaunch("local", "--no-python", "--nproc-per-node=3", "--on-hang=end", *WATCHED, str(script), how)
+
+    assert run.exit_code == (how == "stops"), run.json["result"]["cause"]
+    assert [event["odd"] for event in events(distlaunch, "hang")] == ([[0]] if how == "stops" else [])

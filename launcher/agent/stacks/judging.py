@@ -7,16 +7,17 @@ Silence and an idle CPU alone are not evidence, and neither is a busy one: a wai
 - All ranks are idle, or wait in a collective with the same stack: it hangs. The odd ranks are those that are not in the
   collective of most, or without one those that are not where most are.
 - Most ranks of a role are busy in the same line, and a few are idle: these are odd, and the others wait for them in a
-  GPU.
+  GPU. Of programs whose lines are unknown, the busy ranks may as well compute for a manager that waits for them: the
+  few are odd only if the kernel holds them.
 - All else may be a computation in one long call: the run does not count as hung.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..named_tuple import NamedTuple
-from . import sentences
+from . import kernel, sentences
 from .stack import MAX_GROUPS, Stack, grouped
 
 _BUSY = 0.05
@@ -84,7 +85,8 @@ def judge(first: Sample, second: Sample, between_s: float) -> Optional[Hang]:
         else:
             return None
     by_role = _by_role(second.roles, (waiting, idle, busy))
-    if busy and (waiting or any(_may_compute(ours, others, after) for _, others, ours in by_role)):
+    held = {rank for rank in idle if _is_held(before[rank]) and _is_held(after[rank])}
+    if busy and (waiting or any(_may_compute(ours, others, after, held) for _, others, ours in by_role)):
         return None
     odd = sorted(rank for stuck, others, ours in by_role for rank in _odd(stuck, others, ours, after))
     shown = {id(group) for group in _odd_first(second.groups, odd)[:MAX_GROUPS]}
@@ -143,10 +145,17 @@ def _by_role(roles: Mapping[int, str], kinds: Sequence[List[int]]) -> List[List[
     return [found for found in every if any(found)]
 
 
-def _may_compute(busy: List[int], idle: List[int], after: Dict[int, Stack]) -> bool:
+def _is_held(stack: Stack) -> bool:
+    return not stack["frames"] and kernel.is_held(stack["state"] or "")
+
+
+def _may_compute(busy: List[int], idle: List[int], after: Dict[int, Stack], held: Set[int]) -> bool:
     """Whether the busy ranks of a role may compute; else they wait for the few of that role that are idle."""
-    few = 0 < len(idle) < len(busy)
-    return bool(busy) and not (few and len({_place(after[rank]) for rank in busy}) == 1)
+    if not busy:
+        return False
+    if not 0 < len(idle) < len(busy) or len({_place(after[rank]) for rank in busy}) > 1:
+        return True
+    return not after[busy[0]]["frames"] and not held.issuperset(idle)
 
 
 def _odd(waiting: List[int], idle: List[int], busy: List[int], after: Dict[int, Stack]) -> List[int]:

@@ -21,6 +21,10 @@ _OTHERS = {
                 115: "clock_nanosleep", 260: "wait4", 291: "statx"},
 }  # fmt: skip
 _STOPPED = "tT"
+_HELD = "tTD"
+_FILE_SYSTEM = "request_wait_answer"
+"""Where the kernel waits for the server of a FUSE file system: until a signal comes, that counts as sleep."""
+
 _MAX_FRAMES = 5
 
 
@@ -40,6 +44,11 @@ def words(pid: int) -> str:
     places = re.findall(r"\] ([\w.]+)\+", _read(f"/proc/{pid}/stack"))[:_MAX_FRAMES]
     where = " < ".join(places) or _read(f"/proc/{pid}/wchan").strip("0")
     return ", ".join(filter(None, [state, _call(pid), where and f"in {where}"]))
+
+
+def is_held(said: str) -> bool:
+    """Whether a process of which `words` said that runs only once it is continued, or a device or file answers."""
+    return said[:1] in tuple(_HELD) or _FILE_SYSTEM in said
 
 
 def _call(pid: int) -> str:
