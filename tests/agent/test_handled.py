@@ -61,6 +61,30 @@ def test_one_is_in_whose_handler_it_exits_after_a_minute_such_as_for_a_checkpoin
     assert (found["message"], found["class"], found["secondary"]) == (RESET, "fabric", True)
 
 
+@pytest.mark.parametrize(
+    "ends",
+    ["try: next(iter(()))\nexcept StopIteration: sys.exit(3)", "try: raise Stops\nexcept Stops: sys.exit(3)"],
+    ids=["of Python", "that is false"],
+)
+def test_nor_if_it_exits_in_the_handler_of_another_one(agents: Runner, ends: str) -> None:
+    stops = "class Stops(Exception):\n    def __bool__(self): raise KeyError\n"
+    a_minute_later = "now = time.time\ntime.time = lambda: now() + 61\n"
+
+    found = agents(RAISES + stops + HANDLED.format(lines=0) + a_minute_later + ends + "\n").cause()
+
+    assert (found["message"], found["class"], found["secondary"]) == ("exited with code 3", "user_code", False)
+    assert found["traceback"] is None
+
+
+def test_one_is_in_whose_handler_the_save_for_it_fails(agents: Runner) -> None:
+    saves = "now = time.time\ndef save():\n    time.time = lambda: now() + 61\n    raise KeyError('no disk')\n"
+    script = f"{RAISES}{saves}try: deeper(0)\nexcept OSError:\n    traceback.print_exc()\n    try: save()\n"
+
+    found = agents(script + "    except KeyError: sys.exit(1)\n").cause()
+
+    assert (found["message"], found["class"], found["secondary"]) == (RESET, "fabric", True)
+
+
 def test_one_that_it_prints_and_then_exits_is(agents: Runner) -> None:
     found = agents(RAISES + HANDLED.format(lines=5) + "os._exit(1)\n").cause()
 
@@ -119,6 +143,30 @@ def test_what_is_kept_does_not_depend_on_how_it_was_read(
 
     assert text.startswith(TRACEBACK) is has_start
     assert text.endswith((at_once + later)[-1000:])
+
+
+@pytest.mark.parametrize("prefix", [b"", b"[rank0]: "])
+@pytest.mark.parametrize(("handles", "is_kept"), [("Lost", True), ("Los", False), ("ost", False), ("KeyError", False)])
+def test_the_handler_is_that_of_the_exception_by_its_name(prefix: bytes, handles: str, *, is_kept: bool) -> None:
+    tail = Tail()
+    lines = [TRACEBACK, b'  File "x.py", line 1, in f\n', b"    Lost: no\n", b"net.errors.Lost: a peer\n"]
+    tail.add(b"".join(prefix + line for line in lines))
+    now = time.time()
+
+    text = tail.text(now + 90, now + 80, ["OtherError", handles])
+
+    assert (TRACEBACK in text) is is_kept
+
+
+def test_no_part_of_a_prefix_reads_as_the_exception_wherever_the_start_of_a_long_traceback_ends() -> None:
+    for padding in range(40):
+        lines = [TRACEBACK, b'  File "x.py", line 1' + b" " * padding + b"\n", *[b'  File "x.py", line 1\n'] * 3000]
+        tail = Tail()
+        tail.add(b"".join(b"[rank0]: " + line for line in (*lines, b"OSError: the end\n")))
+
+        said = [line for line in tail.text(time.time()).splitlines() if not line.startswith(b"[rank0]:  ")]
+
+        assert said == [TRACEBACK.strip(), b"[rank0]: OSError: the end"]
 
 
 @pytest.mark.parametrize("exit_after_s", [None, 1])

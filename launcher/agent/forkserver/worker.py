@@ -30,6 +30,8 @@ _OPENBLAS_SETTERS = (
     "scipy_openblas_set_num_threads", "openblas_set_num_threads",
 )  # fmt: skip
 
+_MAX_HANDLED = 16
+
 _forgotten: List[Any] = []
 """In a worker: what `forget` has removed."""
 
@@ -153,15 +155,25 @@ def run(
         _abort_mpi(end)
         _leave_jax(end)
         ending.expect(end.code)
-        if end.code and errors and os.getpid() == me and not end.__context__:  # else it handles what ends it
-            with contextlib.suppress(Exception):  # whatever the script has made of `time`
-                notes.leave(os.path.dirname(os.path.dirname(errors)), notes.EXIT, time.time())
+        if end.code and errors and os.getpid() == me:
+            _note_exit(end, errors)
         raise  # the interpreter prints its message
     except BaseException as error:  # noqa: BLE001 - the last line of defence of a process
         _end_by(error, errors, debugger if os.getpid() == me else None)
     if os.getpid() == me:
         _check_world(errors)
     ending.expect(None)
+
+
+def _note_exit(end: SystemExit, errors: str) -> None:
+    """Tell when the script called exit, and in the handlers of which exceptions: one of them may be why."""
+    with contextlib.suppress(Exception):  # whatever the script has made of `time`
+        handles: List[str] = []
+        within = end.__context__
+        while within is not None and len(handles) < _MAX_HANDLED:
+            handles.append(type(within).__qualname__)
+            within = within.__context__
+        notes.leave(os.path.dirname(os.path.dirname(errors)), notes.EXIT, {"at": time.time(), "handles": handles})
 
 
 def _end_by(error: BaseException, errors: str, debugger: Optional[Callable[[BaseException], None]]) -> NoReturn:

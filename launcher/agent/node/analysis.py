@@ -68,8 +68,9 @@ class FailureAnalysis:
             name = os.path.join("errors", f"{worker.about['round']}-{worker.about['local_rank']}.json")
             errors, kept = os.path.join(self._scratch, name), os.path.join(self._kept, name)
             pipe = worker.output.get("stderr")  # none if it is the launcher's own terminal
-            exit_at = notes.read(self._scratch, notes.EXIT, worker.about["pid"])
-            said = pipe.tail.text(about["time"] if about else time.time(), exit_at) if pipe and pipe.tail else b""
+            ended_at = about["time"] if about else time.time()
+            left = notes.read(self._scratch, notes.EXIT, worker.about["pid"]) or {}
+            said = pipe.tail.text(ended_at, left.get("at"), left.get("handles", ())) if pipe and pipe.tail else b""
             if os.path.exists(errors):  # it raised, even if its exit hooks still run
                 about = about or {**worker.about, "code": 1, "stopped": False, "time": time.time()}
                 if about["stopped"]:  # by distlaunch, in its exit hooks: that signal is not the cause

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Optional
+from typing import Optional, Sequence
 
 TRACEBACK = b"Traceback (most recent call last):\n"
 _END_BYTES = 32 * 1024
 _HEAD_BYTES = 16 * 1024
+_LEAST_BYTES = 16
+"""A line that begins at the end of the head is kept from this size on: it may be an exception's, and be long."""
+
 _AT_ONCE_S = 2.0
 """What is written so soon after the start of a traceback may be of it: an exception's message can have any size."""
 
 _SPEAKS_S, _EXITS_S = 60.0, 900.0
-"""How long a process may write after the exception that ends it, or call `sys.exit` but in its handler, and how long it
-may take to exit: it joins threads, and trackers send the rest. One that it printed earlier was handled."""
+"""How long a process may write after the exception that ends it, or call `sys.exit` outside of its handler, and how
+long it may take to exit: it joins threads, and trackers send the rest. One that it printed earlier was handled."""
 
 _LAST_LINE = rb"\n(?!\s|\[rank\d+\]: \s)"
 """Where a line of a traceback begins that is not indented: the exception."""
@@ -59,14 +62,30 @@ class Tail:
             start = found.end() if found else end
         self._is_over = self._is_over or (self._head_ends and known.find(b"\n", start, end) >= 0)
 
-    def text(self, ended_at: float, exit_at: Optional[float] = None) -> bytes:
+    def text(self, ended_at: float, exit_at: Optional[float] = None, handles: Sequence[str] = ()) -> bytes:
         """What a process has said last that ended then: the end, preceded by the start of a traceback that is longer.
 
-        A traceback is left out if the process ran on after it. `exit_at`: when its script called `sys.exit`, if it did.
+        A traceback is left out if the process ran on after it. `exit_at`: when its script called `sys.exit`, if it did;
+        `handles`: the types of the exceptions in whose handlers it did.
         """
-        ran_on = ended_at - self._raised_at > _EXITS_S if exit_at is None else exit_at - self._raised_at > _SPEAKS_S
-        if ran_on or self._said_at - self._raised_at > _SPEAKS_S:
+        whole, runs_on = self._end, ended_at - self._raised_at > _EXITS_S
+        if self._head and TRACEBACK not in whole:
+            whole = _whole_lines(self._head) + b"\n" + (whole.partition(b"\n")[2] or whole)
+        if exit_at is not None and not _is_of(whole, handles):
+            runs_on = exit_at - self._raised_at > _SPEAKS_S
+        if runs_on or self._said_at - self._raised_at > _SPEAKS_S:
             return self._end.rpartition(TRACEBACK)[2]
-        if TRACEBACK in self._end or not self._head:
-            return self._end
-        return self._head + b"\n" + (self._end.partition(b"\n")[2] or self._end)
+        return whole
+
+
+def _whole_lines(head: bytes) -> bytes:
+    """The same without the first bytes of one more line: they would read as the exception, such as `[rank0]:`."""
+    lines, _, more = head.rpartition(b"\n")
+    return lines if len(more) < _LEAST_BYTES else head
+
+
+def _is_of(text: bytes, types: Sequence[str]) -> bool:
+    """Whether the last traceback there is of an exception of one of these types."""
+    names = b"|".join(re.escape(name.encode()) for name in types)
+    line = _LAST_LINE + rb"(?:\[rank\d+\]: )?(?:[\w.]+\.)?(?:%b)(?::|\s|$)" % names
+    return bool(names) and re.search(line, text[max(0, text.rfind(TRACEBACK)) :]) is not None
