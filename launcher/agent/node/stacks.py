@@ -76,6 +76,6 @@ class Stacks:
         from ..stacks import collection
 
         try:
-            self._found.append(collection.collect(asked, self._scratch))
+            self._found.append(collection.collect(asked))
         except Exception as error:  # noqa: BLE001 - the run must not end because it cannot be looked at
             self._out.event("warning", message=f"the stacks cannot be read: {threads.trace_of(error)[-500:]}")

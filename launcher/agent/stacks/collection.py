@@ -33,23 +33,27 @@ class Asked(NamedTuple):
     answers: bool
     """Whether it has a handler."""
 
+    path: str
+    """Its file."""
+
     size: int
-    """The size of its file before that."""
+    """The size of that before it was asked."""
 
 
 def about_to_ask(workers: Dict[int, int], scratch: str) -> List[Asked]:
     """What is known of the workers, pids by rank, before the fork server asks them."""
     found = []
     for rank, pid in sorted(workers.items()):
-        answers = dump.answers(pid, scratch)
-        path = dump.path_of(scratch, pid)
-        found.append(Asked(rank, pid, answers, os.path.getsize(path) if answers else 0))
+        answers, path, size = dump.answers(pid, scratch), dump.path_of(scratch, pid), 0
+        with contextlib.suppress(OSError):
+            size = os.path.getsize(path) if answers else 0
+        found.append(Asked(rank, pid, answers, path, size))
     return found
 
 
-def collect(asked: Sequence[Asked], scratch: str) -> List[Stack]:
+def collect(asked: Sequence[Asked]) -> List[Stack]:
     """What they do, grouped. Waits up to `LIMIT_S`, and for py-spy up to `spied.LIMIT_S` more."""
-    texts = _dumps(asked, scratch)
+    texts = _dumps(asked)
     known = [(each, of_rank(each.rank, texts.get(each.pid, ""))) for each in asked]
     stacks = [stack for _, stack in known if stack]
     crowded = {each.rank for each in asked if is_crowded(texts.get(each.pid, ""))}
@@ -69,7 +73,7 @@ def _explained(stack: Stack, crowded: Set[int]) -> Stack:
     return {**stack, "state": f"{stack['state']}; it has more than {_MOST_THREADS} threads"}
 
 
-def _dumps(asked: Sequence[Asked], scratch: str) -> Dict[int, str]:
+def _dumps(asked: Sequence[Asked]) -> Dict[int, str]:
     """The dumps by pid, as far as they are complete: a file is, if it has ended well and does not grow."""
     limit = time.monotonic() + LIMIT_S
     waiting = {each.pid: each for each in asked if each.answers}
@@ -78,7 +82,7 @@ def _dumps(asked: Sequence[Asked], scratch: str) -> Dict[int, str]:
     while waiting and time.monotonic() < limit:
         now = time.monotonic()
         for pid, each in list(waiting.items()):
-            text = _read(dump.path_of(scratch, pid), each.size)
+            text = _read(each.path, each.size)
             if text != texts.get(pid):
                 texts[pid], since[pid] = text, now
             elif is_whole(text) and now - since[pid] >= _SETTLED_S:
@@ -87,7 +91,7 @@ def _dumps(asked: Sequence[Asked], scratch: str) -> Dict[int, str]:
     for each in asked:
         if each.pid in texts and each.pid not in waiting:
             with contextlib.suppress(OSError):
-                os.truncate(dump.path_of(scratch, each.pid), 0)
+                os.truncate(each.path, 0)
     return {pid: text for pid, text in texts.items() if is_whole(text)}
 
 

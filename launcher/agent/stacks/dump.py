@@ -6,6 +6,9 @@ nothing: system calls are restarted. The script sees neither a handler in `signa
 The signal is the third from the top: glibc and musl take the first real-time signals for themselves, and profilers and
 collectors (PAPI, HPCToolkit, Boehm's, .NET) count from there. valgrind takes the last one, and the fork server uses the
 last two. A script that handles it itself gets it, and then there are no stacks of that worker.
+
+It writes to a file in memory. On a host without /dev/shm, that file has no name, and is found by its descriptor: the
+run's disk may be what the ranks hang on, and neither the agent nor the fork server may wait for it.
 """
 
 from __future__ import annotations
@@ -17,17 +20,32 @@ import resource
 from typing import Dict
 
 from ..system.processes import ASKS_FOR_STACKS as SIGNAL
+from ..system.scratch import in_memory
 
 _HIGHEST = 1024
 """The descriptor is below this: the kernel's table grows with the highest one, and `select` takes no higher ones."""
+
+_NAME = "distlaunch-stacks"
+_MEMFD_CREATE = {"x86_64": 319, "aarch64": 279}
+"""The system call's number: a Python that was built for an old C library, as conda's is, does not have it."""
+
+_CLOSE_ON_EXEC = 1
 
 CANNOT = "TtDZX"
 """States in which a process runs no handler, as in proc_pid_stat(5)."""
 
 
 def path_of(scratch: str, pid: int) -> str:
-    """Where that worker writes its stacks."""
-    return os.path.join(scratch, f"stacks-{pid}")
+    """Where that worker writes its stacks; empty if it does not, as it has started a program."""
+    if in_memory(scratch):
+        return os.path.join(scratch, f"stacks-{pid}")
+    with contextlib.suppress(OSError):
+        for number in sorted(map(int, os.listdir(f"/proc/{pid}/fd")), reverse=True):
+            path = f"/proc/{pid}/fd/{number}"
+            with contextlib.suppress(OSError):
+                if os.readlink(path).startswith(f"/memfd:{_NAME}"):
+                    return path
+    return ""
 
 
 def register(scratch: str) -> None:
@@ -38,11 +56,22 @@ def register(scratch: str) -> None:
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     number = (_HIGHEST if soft == resource.RLIM_INFINITY else min(soft, _HIGHEST)) - 1
     with contextlib.suppress(OSError, ValueError):  # no memory or no descriptors: the worker runs without
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        fd = os.open(path_of(scratch, os.getpid()), flags, 0o600)
+        fd = _opened(scratch)
         os.dup2(fd, number, inheritable=False)
         os.close(fd)
         faulthandler.register(SIGNAL, file=number, all_threads=True)
+
+
+def _opened(scratch: str) -> int:
+    if in_memory(scratch):
+        return os.open(path_of(scratch, os.getpid()), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    import ctypes  # a worker has it; the agent, which asks, would read it from a disk
+    import fcntl
+
+    fd = ctypes.CDLL(None).syscall(_MEMFD_CREATE.get(os.uname().machine, -1), _NAME.encode(), _CLOSE_ON_EXEC)
+    if fd >= 0:
+        fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
+    return int(fd)
 
 
 def status(pid: int) -> Dict[str, str]:
