@@ -92,7 +92,9 @@ class Watchdog:
     def _answer(self, number: int, groups: List[Stack], flight: Optional[Dict[str, Any]]) -> None:
         from ..stacks import usage  # few runs are asked
 
-        used = {worker.about["rank"]: usage.of(worker.about["pid"]) for worker in self._workers.running()}
+        pids = {worker.about["rank"]: worker.about["pid"] for worker in self._workers.running()}
+        by_pid = usage.of_each(pids.values())
+        used = {rank: by_pid[pid] for rank, pid in pids.items()}
         about = {"number": number, "host": self._place.host, "role": self._place.job.role}
         answer: Dict[str, Any] = {**about, "groups": groups, "used": used}
         answer.update({"flight": flight} if flight else {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Tuple
+from typing import Collection, Dict, Tuple
 
 from ..system import processes
 
@@ -13,10 +13,10 @@ _USER, _SYSTEM = 11, 12
 """Places of utime and stime in what `processes.stat` returns."""
 
 
-def of(pid: int) -> Tuple[float, int]:
-    """CPU seconds and bytes of that process and all below it; of what has ended meanwhile, nothing."""
-    pids = [pid, *(below for below, _ in processes.below(pid))]
-    return sum(map(_cpu, pids)), sum(map(_bytes, pids))
+def of_each(pids: Collection[int]) -> Dict[int, Tuple[float, int]]:
+    """CPU seconds and bytes of each process and all below it; of what has ended meanwhile, nothing."""
+    families = {pid: [pid, *(each for each, _ in below)] for pid, below in processes.below_each(pids).items()}
+    return {pid: (sum(map(_cpu, every)), sum(map(_bytes, every))) for pid, every in families.items()}
 
 
 def _cpu(pid: int) -> float:

@@ -168,32 +168,32 @@ def _listed_children() -> Optional[List[int]]:
 
 
 def _children_among_all() -> List[int]:
-    """By the parents of all processes, of which a host may have thousands."""
-    me = os.getpid()
-    found = []
+    return [pid for pid, fields in _all() if int(fields[1]) == os.getpid()]
+
+
+def _all() -> Iterator[Tuple[int, List[bytes]]]:
+    """The pids of all processes, of which a host may have thousands, each with what `stat` returns."""
     for entry in os.listdir("/proc"):
         if entry.isdigit():
-            try:
-                fields = stat(entry)
-            except OSError:
-                continue
-            if int(fields[1]) == me:
-                found.append(int(entry))
-    return found
+            with contextlib.suppress(OSError):
+                yield int(entry), stat(entry)
 
 
 def below(pid: int) -> List[Tuple[int, int]]:
     """The pid and start time of all descendants of that process, zombies excluded."""
+    return below_each([pid])[pid]
+
+
+def below_each(pids: Collection[int]) -> Dict[int, List[Tuple[int, int]]]:
+    """The same for each of these processes, by one look at those of the host."""
     of: Dict[int, List[Tuple[int, int]]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError):
-                fields = stat(entry)
-                if fields[0] not in (b"Z", b"X"):
-                    of.setdefault(int(fields[1]), []).append((int(entry), int(fields[19])))
-    found = list(of.get(pid, ()))
-    for child, _ in found:
-        found += of.get(child, ())
+    for pid, fields in _all():
+        if fields[0] not in (b"Z", b"X"):
+            of.setdefault(int(fields[1]), []).append((pid, int(fields[19])))
+    found = {pid: list(of.get(pid, ())) for pid in pids}
+    for descendants in found.values():
+        for child, _ in descendants:
+            descendants.extend(of.get(child, ()))
     return found
 
 
