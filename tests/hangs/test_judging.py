@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from launcher.agent.protocol import encode_event
 from launcher.agent.stacks import judging
 from launcher.agent.stacks.stack import fitting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def node(role: str, ranks: dict[int, str], used: tuple[float, int]) -> dict[str, Any]:
@@ -169,3 +173,26 @@ def test_stacks_that_are_too_large_are_sent_without_other_threads_and_then_with_
     least = fitting(groups, alone - 1)
     assert [each["ranks"] for each in least] == [[0], [1]]
     assert [frame["function"] for frame in least[0]["frames"]] == [*(f"f{at}" for at in range(13, 20)), "step"]
+
+
+def test_the_event_of_a_hang_in_many_long_stacks_has_its_message_and_the_odd_rank() -> None:
+    """Each node's answer is short enough, but not what all of them have."""
+    name = "/opt/env/lib/python3.12/site-packages/a_library/with/a_deep/tree/of/modules.py"
+    frames: list[Any] = [{"file": name, "function": f"function_{at}", "line": at} for at in range(40)]
+    own = {"file": "/x/train.py", "function": "step", "line": 88}
+
+    def answers() -> Iterator[dict[str, Any]]:
+        for rank in range(64):
+            at = [{**frames[0], "line": rank}, *frames, {**own, "line": rank if rank < 8 else 88}]
+            group = {"ranks": [rank], "frames": at, "threads": [frames] * 16, "state": None}
+            yield {"host": "n0", "role": "", "groups": [group], "used": {str(rank): (0.1, 0)}}
+
+    seen = judging.sample([*answers()])
+    hang = judging.judge(seen, seen, 30.0)
+
+    assert hang is not None
+    line = encode_event("hang", 0, odd=hang.odd, message=hang.message, groups=hang.groups, action="warn")
+    event = json.loads(line)
+    assert (event["odd"], event["message"], event["action"]) == ([*range(8)], hang.message, "warn")
+    assert [group["ranks"] for group in event["groups"]] == [[rank] for rank in range(64)]
+    assert all(own["file"] in (frame["file"] for frame in group["frames"]) for group in event["groups"])

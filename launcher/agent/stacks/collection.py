@@ -10,7 +10,7 @@ from typing import Dict, List, Sequence, Set
 from ..named_tuple import NamedTuple
 from ..system.scratch import within
 from . import dump, kernel, spied
-from .stack import Stack, fitting, grouped, is_crowded, is_whole, of_rank, own_frame, without_answer
+from .stack import MOST_BYTES, Stack, fitting, grouped, is_crowded, is_whole, of_rank, own_frame, without_answer
 
 LIMIT_S = 1.5
 """How long workers may take to write their stacks; a node that is short of CPU takes a while."""
@@ -20,9 +20,6 @@ _SOURCE_S = 0.5
 _MAX_TEXT = 120
 _MOST_THREADS = 100
 """faulthandler writes no more, the newest ones; the main thread is the oldest."""
-
-_MOST_BYTES = 512 * 1024
-"""An event may have twice as much, and the answer of a node to the others four times."""
 
 
 class Asked(NamedTuple):
@@ -63,7 +60,7 @@ def collect(asked: Sequence[Asked]) -> List[Stack]:
     stacks += [_explained(stack, crowded) for stack in (spied.of(others) if others else [])]
     groups = grouped(stacks)
     within(_SOURCE_S, lambda: _quote(groups), None)
-    return fitting(groups, _MOST_BYTES)
+    return fitting(groups, MOST_BYTES)
 
 
 def _explained(stack: Stack, crowded: Set[int]) -> Stack:

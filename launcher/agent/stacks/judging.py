@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..named_tuple import NamedTuple
 from . import kernel, sentences
-from .stack import MAX_GROUPS, Stack, grouped
+from .stack import MAX_GROUPS, MOST_BYTES, Stack, fitting, grouped
 
 _BUSY = 0.05
 """Share of a CPU above which a rank is busy; a rank that waits has threads that look around from time to time."""
@@ -90,7 +90,8 @@ def judge(first: Sample, second: Sample, between_s: float) -> Optional[Hang]:
         return None
     odd = sorted(rank for stuck, others, ours in by_role for rank in _odd(stuck, others, ours, after))
     shown = {id(group) for group in _odd_first(second.groups, odd)[:MAX_GROUPS]}
-    return Hang([group for group in second.groups if id(group) in shown], odd, message(second, odd))
+    groups = fitting([group for group in second.groups if id(group) in shown], MOST_BYTES)
+    return Hang(groups, odd, message(second, odd))
 
 
 def message(seen: Sample, odd: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ import time
 from typing import Any, Dict, List, Sequence, Tuple, Union
 
 from . import kernel
-from .stack import Frame, Stack, without_answer
+from .stack import MAX_FRAMES, MAX_NAME, MAX_THREADS, Frame, Stack, without_answer
 
 LIMIT_S = 3.0
 """How long all of them may take together."""
@@ -19,7 +19,7 @@ LIMIT_S = 3.0
 _JOINS_S = 0.5
 _NO_PYTHON = "Failed to find python version from target process"
 _REFUSED = re.compile("permission denied|operation not permitted", re.IGNORECASE)
-_MAX_WHY, _MAX_FRAMES = 100, 40
+_MAX_WHY = 100
 
 Spied = Union[Stack, str]
 """A stack, or why there is none; empty if the process is no Python."""
@@ -77,11 +77,12 @@ def _parsed(rank: int, pid: int, text: bytes) -> Spied:
     stacks = [_frames(thread) for thread in sorted(threads, key=lambda thread: thread["os_thread_id"] != pid)]
     if not stacks or not stacks[0]:
         return "no stack of the main thread"
-    return {"ranks": [rank], "frames": stacks[0], "threads": [each for each in stacks[1:] if each], "state": None}
+    others = [each for each in stacks[1:] if each]
+    return {"ranks": [rank], "frames": stacks[0], "threads": others[:MAX_THREADS], "state": None}
 
 
 def _frames(thread: Dict[str, Any]) -> List[Frame]:
     return [
-        {"function": str(at["name"]), "file": str(at["filename"]), "line": int(at["line"])}
-        for at in thread["frames"][:_MAX_FRAMES]
+        {"function": str(at["name"])[-MAX_NAME:], "file": str(at["filename"])[-MAX_NAME:], "line": int(at["line"])}
+        for at in thread["frames"][:MAX_FRAMES]
     ]

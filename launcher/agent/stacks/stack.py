@@ -11,7 +11,10 @@ _FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
 _CUT = re.compile(r"^(?:  \.\.\.|\.\.\.|plus \d+ frames|  <truncated .*>)$")
 """The last line of a main thread that has more than 100 frames, and the one instead of threads after the hundredth."""
 
-_MAX_FRAMES, _MAX_THREADS, _MAX_NAME = 40, 16, 200
+MAX_FRAMES, MAX_THREADS, MAX_NAME = 40, 16, 200
+MOST_BYTES = 512 * 1024
+"""Of groups as JSON. An event may have twice as much, and the answer of a node to the others four times."""
+
 _FEW_FRAMES = 8
 MAX_GROUPS = 64
 """So many are worth reading; there may be as many as ranks."""
@@ -53,9 +56,9 @@ def parse(text: str) -> List[List[Frame]]:
     for line in text.splitlines():
         if _THREAD.match(line):
             threads.append([])
-        elif (found := _FRAME.match(line)) and threads and len(threads[-1]) < _MAX_FRAMES:
+        elif (found := _FRAME.match(line)) and threads and len(threads[-1]) < MAX_FRAMES:
             number = int(found[2]) if found[2].isdigit() else 0
-            threads[-1].append({"function": found[3][-_MAX_NAME:], "file": found[1][-_MAX_NAME:], "line": number})
+            threads[-1].append({"function": found[3][-MAX_NAME:], "file": found[1][-MAX_NAME:], "line": number})
     return threads
 
 
@@ -65,7 +68,7 @@ def of_rank(rank: int, text: str) -> Optional[Stack]:
     if not threads or not threads[-1] or is_crowded(text):
         return None
     others = [frames for frames in threads[:-1] if frames]
-    return {"ranks": [rank], "frames": threads[-1], "threads": others[:_MAX_THREADS], "state": None}
+    return {"ranks": [rank], "frames": threads[-1], "threads": others[:MAX_THREADS], "state": None}
 
 
 def without_answer(rank: int, state: str) -> Stack:
