@@ -9,7 +9,7 @@ import pytest
 
 from launcher.agent.protocol import encode_event
 from launcher.agent.stacks import judging
-from launcher.agent.stacks.stack import fitting
+from launcher.agent.stacks.stack import fitting, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -196,3 +196,23 @@ def test_the_event_of_a_hang_in_many_long_stacks_has_its_message_and_the_odd_ran
     assert (event["odd"], event["message"], event["action"]) == ([*range(8)], hang.message, "warn")
     assert [group["ranks"] for group in event["groups"]] == [[rank] for rank in range(64)]
     assert all(own["file"] in (frame["file"] for frame in group["frames"]) for group in event["groups"])
+
+
+class Rank(int):
+    """A rank that counts how often it is put into a set."""
+
+    hashed = 0
+
+    def __hash__(self) -> int:
+        Rank.hashed += 1
+        return int(self)
+
+
+def test_the_stacks_of_many_nodes_are_grouped_in_one_pass() -> None:
+    """Node 0 attends to nothing else meanwhile."""
+    frames: list[Any] = [{"file": "train.py", "function": "step", "line": 88}]
+
+    (group,) = grouped({"ranks": [Rank(at)], "frames": frames, "threads": [], "state": None} for at in range(1000))
+
+    assert group["ranks"] == [*range(1000)]
+    assert Rank.hashed <= 4000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Dict, Iterable, List, Optional, Sequence, Tuple, TypedDict
+from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple, TypedDict
 
 _THREAD = re.compile(r"^(?:Current thread|Thread|Stack) ?.*\(most recent call first\):$")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
@@ -123,10 +123,13 @@ def _key(stack: Stack) -> Tuple[object, ...]:
 def grouped(stacks: Iterable[Stack]) -> List[Stack]:
     """Stacks that are the same as one, the largest group first."""
     groups: Dict[Tuple[object, ...], Stack] = {}
+    ranks: Dict[Tuple[object, ...], Set[int]] = {}
     for stack in stacks:
-        known = groups.setdefault(_key(stack), {**stack, "ranks": []})
-        known["ranks"] = sorted({*known["ranks"], *stack["ranks"]})
-    return sorted(groups.values(), key=lambda group: (-len(group["ranks"]), group["ranks"]))
+        key = _key(stack)
+        groups.setdefault(key, stack)
+        ranks.setdefault(key, set()).update(stack["ranks"])
+    found: List[Stack] = [{**stack, "ranks": sorted(ranks[key])} for key, stack in groups.items()]
+    return sorted(found, key=lambda group: (-len(group["ranks"]), group["ranks"]))
 
 
 def fitting(groups: Sequence[Stack], most_bytes: int) -> List[Stack]:
