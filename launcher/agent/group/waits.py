@@ -70,14 +70,15 @@ class Waits:
                 self._has_timed_out, self.is_judged = any_ is not None, finding is not None
         return self._has_timed_out
 
-    def publish(self, cause: Cause) -> None:
-        """Have the other nodes learn what this one has found."""
+    def publish(self, cause: Optional[Cause]) -> None:
+        """Have the other nodes learn what this one has found; None if that is nothing: they need not wait for it."""
         self._store.set(_FINDING, json.dumps(cause))
 
     def finding(self) -> Optional[Cause]:
-        """What the node that judges has found, if it has."""
+        """What the node that judges has found, if it has found anything."""
         (found,) = self._store.peek([_FINDING])
-        return json.loads(found) if found else None
+        cause: Optional[Cause] = json.loads(found) if found else None
+        return cause
 
     def _read(self) -> None:
         told = self._told()

@@ -230,10 +230,10 @@ class Workers:
             found = self._waits.late.explained(cause, self._waits.ranks, range(first, first + self._world))
         else:
             found = self._waits.finding()
+        if judges:
+            self._waits.publish(None if found is cause else found)
         if found is None or found is cause:
             return cause
-        if judges:
-            self._waits.publish(found)
         self._agent.send({"first_cause": found})
         return found
 
