@@ -90,3 +90,16 @@ def test_ranks_that_called_the_same_are_named_together() -> None:
     words = findings.in_words([{**finding, "group": {"description": "default_pg"}}])
 
     assert words == "500 ranks called broadcast (train.py:88), where the others called all_reduce #17 (train.py:88)"
+
+
+def test_the_rank_that_is_blamed_is_one_of_most_and_all_are_named() -> None:
+    called = {"name": "all_reduce", "at": "", "state": "started"}
+    names = {1: "scatter", 2: "broadcast", 3: "broadcast", 4: "gather", 5: "gather", 6: "reduce"}
+    odd = {str(rank): {**called, "name": name} for rank, name in names.items()}
+    finding = {"number": 17, "called": called, "missing": [], "odd": odd, "mismatch": "COLLECTIVE_TYPE_MISMATCH"}
+
+    words = findings.in_words([{**finding, "group": {"description": "default_pg"}}])
+
+    others = "where the others called all_reduce #17"
+    assert words == f"ranks 2, 3 called broadcast, {others}; ranks 4, 5 called gather, {others}; ranks 1, 6 differ, too"
+    assert findings.guilty(finding) == [2, 3, 4, 5, 1, 6]

@@ -35,7 +35,7 @@ def brief(finding: Mapping[str, Any]) -> Dict[str, Any]:
 
 def guilty(finding: Mapping[str, Any]) -> List[int]:
     """The ranks for which the others wait, as far as that can be told."""
-    return list(finding["missing"]) or sorted(map(int, finding["odd"]))
+    return list(finding["missing"]) or [rank for ranks in _alike(finding["odd"]) for rank in ranks]
 
 
 def called(finding: Mapping[str, Any]) -> Tuple[str, str]:
@@ -50,7 +50,11 @@ def _sentence(finding: Mapping[str, Any], host: Callable[[int], str]) -> str:
     if missing:
         return f"{named(missing, host)} never called {what}"
     if odd:
-        return "; ".join(_instead(finding, ranks, host) for ranks in _alike(odd)[:_MAX_SAID])
+        groups = _alike(odd)
+        said = [_instead(finding, ranks, host) for ranks in groups[:_MAX_SAID]]
+        rest = [rank for ranks in groups[_MAX_SAID:] for rank in ranks]
+        more = [f"{named(sorted(rest), host)} differ{'s' * (len(rest) == 1)}, too"] if rest else []
+        return "; ".join([*said, *more])
     if finding["without_dump"]:
         many = "s" if len(finding["joined"]) == 1 else ""
         absent = named(finding["without_dump"], host)
