@@ -11,6 +11,7 @@ import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from launcher.agent.flight import program
 from launcher.agent.node.stacks import Stacks
 from launcher.agent.node.watchdog import Watchdog
 from launcher.agent.ranks import progress_file
@@ -20,6 +21,8 @@ from tests.hangs.conftest import LIMIT_S, dead_server
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.hangs.conftest import DeadFile
 
 
 def watchdog(directory: Path, told: list[Any], pid: int = 0) -> Watchdog:
@@ -110,3 +113,24 @@ def test_a_file_that_is_written_on_a_disk_is_a_sign_of_life(tmp_path: Path) -> N
     wait_until("silence", lambda: is_told(True), limit_s=LIMIT_S)
     (tmp_path / progress_file(0, 0)).write_text("step=1")
     wait_until("the end of the silence", lambda: is_told(False), limit_s=LIMIT_S)
+
+
+def test_what_reads_dumps_from_such_a_disk_is_left_behind(dead_file: DeadFile) -> None:
+    """Not even SIGKILL ends it."""
+    said: list[str] = []
+
+    def ask() -> None:
+        try:
+            program.ask({"do": program.READ, "paths": {"0": dead_file.path}}, 3.0)
+        except program.FailedError as error:
+            said.append(str(error))
+
+    asks = threading.Thread(target=ask, daemon=True)
+    asks.start()
+    asks.join(LIMIT_S)
+    stays = asks.is_alive()
+    dead_file.end()
+    asks.join(LIMIT_S)
+
+    assert not stays
+    assert said == ["it takes longer than 3 s"]

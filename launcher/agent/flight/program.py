@@ -7,9 +7,14 @@ import os
 import resource
 import subprocess
 import sys
-from typing import Any, Dict
+from typing import Any, Dict, Optional
+
+from ..system.scratch import within
 
 _MEMORY_BYTES = 4 << 30
+_ENDS_S = 0.5
+"""How long it may take to end when it is killed."""
+
 _START = """\
 import sys
 sys.path[:] = filter(None, sys.path)
@@ -30,7 +35,19 @@ class FailedError(Exception):
 
 
 def ask(request: Dict[str, Any], limit_s: float) -> Dict[str, Any]:
-    """The answer to a request of the form `{"do": READ or ANALYSE, ...}`; raises `FailedError`."""
+    """The answer to a request of the form `{"do": READ or ANALYSE, ...}`; raises `FailedError`.
+
+    Not even SIGKILL ends a program that waits for a dead disk, and it cannot be started from one: it is left behind.
+    """
+    late = {"failed": f"it takes longer than {limit_s:.0f} s"}
+    answer = within(limit_s + _ENDS_S, lambda: _asked(request, limit_s) or late, late)
+    if "failed" in answer:
+        raise FailedError(answer["failed"])
+    return answer
+
+
+def _asked(request: Dict[str, Any], limit_s: float) -> Optional[Dict[str, Any]]:
+    """The answer, or why it failed; None if it takes too long."""
     places = map(os.path.abspath, sys.modules[__name__.partition(".")[0]].__path__)
     argv = [sys.executable, "-c", _START, __name__, *places]
     try:
@@ -38,12 +55,10 @@ def ask(request: Dict[str, Any], limit_s: float) -> Dict[str, Any]:
             argv, input=json.dumps(request).encode(), capture_output=True, timeout=limit_s, check=False
         )
         answer: Dict[str, Any] = json.loads(done.stdout)
-    except subprocess.TimeoutExpired as error:
-        raise FailedError(f"it takes longer than {limit_s:.0f} s") from error
+    except subprocess.TimeoutExpired:
+        return None
     except (OSError, ValueError) as error:
-        raise FailedError(f"{type(error).__name__}: {error}"[:200]) from error
-    if "failed" in answer:
-        raise FailedError(answer["failed"])
+        return {"failed": f"{type(error).__name__}: {error}"[:200]}
     return answer
 
 
