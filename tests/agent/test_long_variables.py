@@ -1,4 +1,4 @@
-"""The kernel starts no program with a variable of more than 128 KiB, which lists of many nodes reach."""
+"""The kernel starts no program with a variable of more than 32 pages, 128 KiB, which lists of many nodes reach."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from launcher.agent import contracts
-from launcher.agent.contracts._contract import Member, Variable, fitting
+from launcher.agent.contracts._contract import Member, Variable, fitting, longest
 from launcher.agent.ranks import Group, Ranks
 
 
@@ -35,12 +35,25 @@ def starts(name: str, value: str) -> bool:
 
 
 def test_what_is_kept_is_what_the_kernel_takes() -> None:
-    longest = 128 * 1024 - 1 - len("X_HOSTS=")
+    most = longest() - len("X_HOSTS=")
 
-    for size in (longest, longest + 1):
+    for size in (most, most + 1):
         kept, left = fitting([Variable("X_HOSTS", "x" * size, "")])
         assert starts("X_HOSTS", "x" * size) == bool(kept)
         assert left == ([] if kept else ["X_HOSTS"])
+
+
+def test_hosts_with_large_pages_take_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGESIZE": 65536}.__getitem__)
+
+    assert fitting(variables("tensorflow", 1000))[1] == []
+    assert fitting(variables("env", 12_000))[1] == []
+    with pytest.raises(ValueError, match=r"^TF_CONFIG would have .* characters, and the kernel takes 2,048 KiB"):
+        fitting(variables("tensorflow", 20_000))
+
+
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGESIZE": 4096}.__getitem__)
 
 
 def test_a_path_that_is_no_text_is_kept() -> None:
@@ -51,7 +64,10 @@ def test_a_path_that_is_no_text_is_kept() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "left"), [(8000, []), (12_000, ["DISTLAUNCH_HOSTS"])])
-def test_a_list_of_hosts_is_left_out_where_it_is_too_long(nodes: int, left: list[str]) -> None:
+def test_a_list_of_hosts_is_left_out_where_it_is_too_long(
+    nodes: int, left: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pages(monkeypatch)
     every = variables("env", nodes)
     kept, names = fitting(every)
 
@@ -59,7 +75,8 @@ def test_a_list_of_hosts_is_left_out_where_it_is_too_long(nodes: int, left: list
     assert {each.name for each in every} - {each.name for each in kept} == {*left}
 
 
-def test_a_cluster_of_tensorflow_that_is_too_large_is_one_clear_error() -> None:
+def test_a_cluster_of_tensorflow_that_is_too_large_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_pages(monkeypatch)
     assert fitting(variables("tensorflow", 500))[1] == []
     with pytest.raises(ValueError, match=r"^TF_CONFIG would have 17\d,\d\d\d characters, and the kernel takes 128 KiB"):
         fitting(variables("tensorflow", 1000))

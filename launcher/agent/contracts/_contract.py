@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from ..ranks import Group, Ranks
 
 
-_MOST_BYTES = 128 * 1024 - 1
-"""The kernel starts no program with a longer text `NAME=VALUE`."""
-
 _HOSTS = "_HOSTS"
 """So end the names of lists that a worker can do without."""
 
@@ -61,17 +58,25 @@ def disagreement(peers: Sequence[Dict[str, Any]]) -> Optional[str]:
     return f"node {node} ({peer['host']}) has {_of(peer)}, and node 0 ({first['host']}) has {_of(first)}{more}"
 
 
+def longest() -> int:
+    """How many bytes a text `NAME=VALUE` may have: the kernel starts no program with a longer one.
+
+    That is 128 KiB with the end of the text on most hosts, and 2 MiB with the large pages of some ARM hosts.
+    """
+    return 32 * os.sysconf("SC_PAGESIZE") - 1
+
+
 def fitting(variables: Sequence[Variable]) -> Tuple[List[Variable], List[str]]:
     """Without lists of hosts that no program can be started with, and the names of these.
 
     Raises `ValueError` if another variable is too long.
     """
-    long = [each for each in variables if len(os.fsencode(f"{each.name}={each.value}")) > _MOST_BYTES]
+    long = [each for each in variables if len(os.fsencode(f"{each.name}={each.value}")) > longest()]
     needed = next((each for each in long if not each.name.endswith(_HOSTS)), None)
     if needed:
         raise ValueError(
             f"{needed.name} would have {len(needed.value):,} characters, "
-            "and the kernel takes 128 KiB: use fewer workers"
+            f"and the kernel takes {(longest() + 1) >> 10:,} KiB: use fewer workers"
         )
     return [each for each in variables if each not in long], [each.name for each in long]
 

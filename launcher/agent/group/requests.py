@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from .. import contracts
-from ..contracts._contract import Member, Variable, fitting
+from ..contracts._contract import Member, Variable, fitting, longest
 from ..contracts._roles import of_roles
 from ..contracts._tracking import of_trackers
 from ..job import Job
@@ -75,7 +75,8 @@ class Requests:
         kept, too_long = fitting(self._variables(group, worker))
         if too_long:
             names = ", ".join(too_long)
-            self._agent.event("warning", message=f"workers get no {names}: no variable may have more than 128 KiB")
+            most = f"{(longest() + 1) >> 10:,} KiB"
+            self._agent.event("warning", message=f"workers get no {names}: no variable may have more than {most}")
         variables = [{**each._asdict(), "source": "contract"} for each in kept]
         return {"contract": self._job.contract, "rank": self.rank_of(worker), "variables": variables}
 
