@@ -32,7 +32,12 @@ class FailureAnalysis:
         self._oom_kills = self._latest_oom_kills = facts.oom_kills()
 
     def begin_round(self) -> None:
-        """What the kernel's out-of-memory killer has killed before concerns no worker of this round."""
+        """What the kernel's out-of-memory killer has killed before concerns no worker of this round.
+
+        What looks at failed workers is imported now, in no start's way: later there may be no descriptor left for it.
+        """
+        from ..forkserver import notes  # noqa: F401
+
         self._oom_kills = self._latest_oom_kills = facts.oom_kills()
 
     def look(self) -> None:
@@ -59,7 +64,7 @@ class FailureAnalysis:
 
     def of_workers(self, workers: Iterable[Worker]) -> List[Cause]:
         """The failures among these workers; their pipes must have been drained."""
-        from ..forkserver import notes  # few runs fail
+        from ..forkserver import notes  # by `begin_round`
 
         causes: List[Cause] = []
         kills = self.out_of_memory()
