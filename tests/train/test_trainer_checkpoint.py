@@ -146,6 +146,29 @@ def test_a_run_that_is_started_again_goes_on_from_its_own(
     assert checkpoints(world, out, "--resume", str(out / "checkpoint-00000012.pt")).restore() == one()
 
 
+@pytest.mark.parametrize("name", ["SLURM_RESTART_COUNT", "DISTLAUNCH_ROUND"])
+def test_a_run_that_is_started_again_needs_no_file_that_it_has_removed(
+    world: World, out: Path, monkeypatch: pytest.MonkeyPatch, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What `--resume` names is one of the checkpoints of which `--keep` leaves the last few."""
+    flags = ("--resume", str(out / "checkpoint-00000012.pt"), "--keep", "1")
+    first = checkpoints(world, out, *flags)
+    first.restore()
+    for step in (13, 14):
+        first.save(progress(epoch=1, epoch_samples=1, step=step, samples=1500), accuracy=0.5 + step / 100)
+        first.finish()
+    assert [path.name for path in out.glob("checkpoint-*")] == ["checkpoint-00000014.pt"]
+    monkeypatch.setenv(name, "1")
+
+    assert checkpoints(world, out, *flags).restore().step == 14
+    assert f"going on from {out}/checkpoint-00000014.pt" in capsys.readouterr().err
+
+    (out / "checkpoint-00000014.pt").rename(out / "checkpoint-00000011.pt")  # saved before the one that is named
+    with pytest.raises(SystemExit):
+        checkpoints(world, out, *flags).restore()
+    assert f"--resume {flags[1]}: No such file" in capsys.readouterr().err
+
+
 def test_a_run_whose_nodes_have_met_again_goes_on_from_its_own_alone(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

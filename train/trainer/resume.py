@@ -29,8 +29,9 @@ MET_AGAIN = ("DISTLAUNCH_ROUND",)
 def find(config: Config, model: nn.Module) -> Optional[Saved]:
     """Prepare `--out` and read the checkpoint that `--resume` selects, if there is one; raises `InputError`."""
     candidates = _prepared(config.out) if config.out is not None else []
-    named = None if config.resume in ("auto", "never") else read(Path(config.resume))
-    later = [path for path in candidates if named is None or step_of(path) > int(named.progress["step"])]
+    named, gone = _named(config.resume)
+    begin = int(named.progress["step"]) if named else step_of(Path(config.resume))
+    later = [path for path in candidates if step_of(path) > begin]
     again = config.resume == "auto" or _counts(STARTED_AGAIN)
     own = _newest(later) if again or _counts(MET_AGAIN) else None
     again |= _counts(MET_AGAIN) and (own is None or own.run == this_run())  # they may have met before it saved anything
@@ -38,12 +39,26 @@ def find(config: Config, model: nn.Module) -> Optional[Saved]:
         for old in [*candidates, *((config.out / "best.json",) if config.out else ())]:
             remove(old)
     saved = own if own and again else named
+    if gone and saved is None:
+        raise gone
+    if gone and saved:
+        sys.stderr.write(f"{gone}; going on from {saved.path}\n")
     if saved:
         _check(saved, config)
         _check_shapes(saved, model)
     if named is not None and saved is named and config.out is not None:
         _leave(later, config.out, named, config.resume)
     return saved
+
+
+def _named(resume: str) -> tuple[Optional[Saved], Optional[InputError]]:
+    """The checkpoint that `--resume FILE` names, or why it cannot be read: a run started again may need it no more."""
+    if resume in ("auto", "never"):
+        return None, None
+    try:
+        return read(Path(resume)), None
+    except InputError as error:
+        return None, error
 
 
 def _leave(later: list[Path], out: Path, named: Saved, resume: str) -> None:
