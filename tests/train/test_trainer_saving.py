@@ -100,6 +100,24 @@ def test_where_no_file_can_be_made_the_real_reason_is_reported(tmp_path: Path) -
         write_whole({"step": 1}, tmp_path / "away/checkpoint-00000012.pt")
 
 
+def test_a_directory_that_has_gone_is_reported_and_the_run_continues(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = checkpoints(world, tmp_path / "out")
+    run.restore()
+    (tmp_path / "out").rmdir()
+
+    run.save(one())
+
+    assert run.finish() is None
+    said = capsys.readouterr().err
+    assert said.startswith("no checkpoint was saved: Parent directory ")
+    assert said.endswith("; the run continues\n")
+    (tmp_path / "out").mkdir()
+    run.save(two())
+    assert run.finish() == tmp_path / "out/checkpoint-00000025.pt"
+
+
 def test_a_deadline_ends_the_wait_for_a_disk_that_does_not_respond(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

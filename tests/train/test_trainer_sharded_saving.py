@@ -109,7 +109,7 @@ if os.environ["RANK"] == "1":
 """
 
 
-@pytest.mark.parametrize("place", ["shards", "about"])
+@pytest.mark.parametrize("place", ["shards", "about", "disk"])
 def test_shards_that_cannot_be_written_are_reported_and_the_run_continues(
     script: Any, ranks: Together, tmp_path: Path, place: str
 ) -> None:
@@ -146,5 +146,13 @@ def sync(path, sync=sharded.sync_to_disk, left=[True]):
         raise OSError("no room for it")
     sync(path)
 sharded.sync_to_disk = sync
+""",
+    "disk": """
+from trainer import sharded
+def remove(path, remove=sharded.remove):
+    if "00000004" in path.name:
+        raise OSError("no room for it")
+    remove(path)
+sharded.remove = remove
 """,
 }

@@ -147,11 +147,9 @@ class Checkpoints:
             return
         error, self._writing = self._writing.exception(), None
         if error is not None and self.world.rank == 0:
-            free = shutil.disk_usage(self.config.out or ".").free // 2**20
             text = (str(error).splitlines() or [type(error).__name__])[0]
-            sys.stderr.write(
-                f"no checkpoint was saved: {text} ({free:,} MB free in {self.config.out}); the run continues\n"
-            )
+            room = _room(self.config.out) if self.config.out else ""
+            sys.stderr.write(f"no checkpoint was saved: {text}{room}; the run continues\n")
 
     def finish(self, deadline: Optional[float] = None) -> Optional[Path]:
         """Wait for the current write, at most until `deadline` (unix seconds); return the newest path, on rank 0."""
@@ -193,3 +191,11 @@ class Checkpoints:
         if self.config.out is not None:
             self._best = float(resume.best(self.config.out).get("accuracy", -1.0))
         return found
+
+
+def _room(directory: Path) -> str:
+    """How much is free in `directory`, for a message; empty if the disk is unavailable."""
+    try:
+        return f" ({shutil.disk_usage(directory).free // 2**20:,} MB free in {directory})"
+    except OSError:
+        return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
@@ -45,7 +46,8 @@ def save(
             saving.result()
         except CheckpointException as error:  # all ranks have ended their part
             if world.rank == 0:
-                remove(path)  # a disk that is full would stay full
+                with suppress(OSError):
+                    remove(path)  # a disk that is full would stay full
             raise _explained(error) from error
         written()
 
@@ -60,7 +62,8 @@ def _begin(path: Path, about: dict[str, Any]) -> Optional[str]:
         torch.save(about, path / ABOUT)
         sync_to_disk(path / ABOUT)
     except (OSError, RuntimeError) as error:
-        remove(path)
+        with suppress(OSError):  # the disk may be unavailable
+            remove(path)
         return f"rank 0: {error}"
     return None
 
