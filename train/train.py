@@ -152,7 +152,8 @@ class Trainer:
     def stopped(self) -> int:
         """After a signal, save and finish before the deadline; return the exit status."""
         self.sync.settle()
-        path = self.checkpoints.save(self.progress, deadline=self.stop.deadline)
+        path = self.checkpoints.holds(self.progress)
+        path = path or self.checkpoints.save(self.progress, deadline=self.stop.deadline)
         newest = self.checkpoints.finish(self.stop.deadline)
         self.log.stopped(self.progress, path if path == newest else None, self.stop)
         self.world.sum(0)  # rank 0 has finished: a launcher ends the others once one rank has exited

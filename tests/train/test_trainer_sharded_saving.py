@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.train.held import held, losses, origin
+from tests.train.held import held, losses, origin, took
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,9 +43,10 @@ def test_shards_of_a_checkpoint_are_complete_or_not_there(
     with start(2, driver, "--out", str(out), *argv) as running:
         held(running)
         running.kill()
-    assert (out / "checkpoint-00000008").is_dir(), "not killed where it should have been"
-    assert not (out / "checkpoint-00000008" / ".metadata").exists()
-    (out / "checkpoint-00000008").rename(out / "checkpoint-00000007")  # as after a stop: the next run has no such step
+    assert (out / "checkpoint-00000008.part").is_dir(), "not killed where it should have been"
+    assert not (out / "checkpoint-00000008.part" / ".metadata").exists()
+    (out / "checkpoint-00000008.part").rename(out / "checkpoint-00000007.part")  # the next run has no such step
+    shutil.copytree(out / "checkpoint-00000007.part", out / "checkpoint-00000007")  # by a removal that was cut short
     for users in ("checkpoint-9", "checkpoint-copy"):
         (out / users).mkdir()
         (out / users / "model.bin").touch()
@@ -63,6 +66,74 @@ from torch.distributed.checkpoint import filesystem
 writer = filesystem.FileSystemWriter
 writer.finish = before("metadata", writer.finish)
 """
+
+
+UNSCORED = """
+loop.evaluate = before("unscored", loop.evaluate)
+"""
+
+
+def stopped(start: Start, driver: Path, *argv: str) -> str:
+    """Stop a run in its first evaluation; its last line."""
+    driver.write_text(driver.read_text().replace("sys.exit(train", UNSCORED + "sys.exit(train"))
+    with start(2, driver, *argv) as running:
+        held(running)
+        running.signal(1, signal.SIGTERM)
+        took(running, 1)
+        running.signal(0, signal.SIGCONT)
+        done = running.done()
+    assert done.codes == [143, 143], done.stderr
+    return done.outs[0].splitlines()[-1]
+
+
+def test_a_step_that_is_saved_again_keeps_its_checkpoint_until_the_new_one_is_complete(
+    script: Any, start: Start, ranks: Together, tmp_path: Path
+) -> None:
+    """As after a stop in the evaluation of an epoch, which the next start makes up for."""
+    argv = ("--out", str(tmp_path), "--sync", "fsdp", "--epochs", "1", "--report", "none")
+    saved = tmp_path / "checkpoint-00000012"
+    resumed = f"resumed from {saved}: 1 epoch done"
+    assert stopped(start, script("unscored", 1), *argv).endswith(f"saved {saved}")
+
+    driver = script("metadata", 1)
+    driver.write_text(driver.read_text().replace("sys.exit(train", LAST_FILE + "sys.exit(train"))
+    with start(2, driver, *argv) as running:
+        held(running)
+        running.kill()
+    assert saved.with_suffix(".part").is_dir(), "not killed where it should have been"
+
+    driver = script("replaced", 1)
+    driver.write_text(driver.read_text().replace("sys.exit(train", REPLACED + "sys.exit(train"))
+    with start(2, driver, *argv) as running:
+        assert running.line(0, "resumed").rstrip() == resumed
+        held(running)
+        running.kill()
+    assert not saved.exists(), "not killed where it should have been"
+
+    done = ranks(2, script(), *argv)
+
+    assert done.codes == [0, 0], done.stderr
+    assert origin(done) == resumed
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == [saved.name]
+
+
+REPLACED = """
+import pathlib
+pathlib.Path.rename = before("replaced", pathlib.Path.rename, lambda old, new: old.suffix == ".part")
+"""
+"""Held when the former checkpoint of the step is gone, and the new one has not yet its name."""
+
+
+def test_a_stop_before_any_step_saves_nothing_again(script: Any, start: Start, tmp_path: Path) -> None:
+    """The checkpoint that the run resumed from holds it all, and a deadline could be too short for a new one."""
+    argv = ("--out", str(tmp_path), "--epochs", "1", "--report", "none")
+    saved = tmp_path / "checkpoint-00000012.pt"
+    times = []
+    for _ in range(2):
+        assert stopped(start, script("unscored", 1), *argv).endswith(f"saved {saved}")
+        times.append((saved.stat().st_mtime_ns, saved.stat().st_ino))
+
+    assert times[0] == times[1]
 
 
 def test_damaged_shards_are_skipped_like_damaged_files(ranks: Together, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 Rank 0 copies weights and optimizer state to buffers that it keeps, and a thread writes them. On resume, all ranks get
 what rank 0 reads. With --sync fsdp, every rank writes and reads its shard (torch.distributed.checkpoint; the
-directory's `.metadata` comes last).
+directory's `.metadata` comes last, and then its name).
 """
 
 from __future__ import annotations
@@ -131,6 +131,13 @@ class Checkpoints:
         if self.config.sync == "async-parameter-server":  # its weights change at any time
             self.copied()
         return path
+
+    def holds(self, progress: Progress) -> Optional[Path]:
+        """The checkpoint in `--out` that this run resumed from, if nothing was trained since."""
+        resumed = self.resumed
+        if resumed is None or Path(resumed.path).parent != self.config.out:
+            return None
+        return Path(resumed.path) if Progress(**resumed.progress) == progress else None
 
     def copied(self) -> bool:
         """Wait until weights and optimizer state are copied and may change; return whether a copy was pending."""

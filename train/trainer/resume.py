@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from trainer import sharded
 from trainer.errors import InputError
-from trainer.saved import Saved, newest_first, read, remove, set_aside, step_of, this_run, unfinished
+from trainer.saved import Saved, newest_first, read, remove, set_aside, step_of, this_run, tidy
 
 if TYPE_CHECKING:
     from torch import nn
@@ -88,10 +88,9 @@ def _prepared(out: Path) -> list[Path]:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
             pass
+        tidy(out)
     except OSError as error:
         raise InputError(f"--out {out}: cannot write there: {error.strerror}") from error
-    for part in unfinished(out):
-        remove(part)
     return newest_first(out)
 
 

@@ -56,10 +56,25 @@ def newest_first(directory: Path) -> list[Path]:
     return sorted((path for path in whole if step_of(path) >= 0), key=step_of, reverse=True)
 
 
-def unfinished(directory: Path) -> list[Path]:
-    """What a run that was killed while it wrote a checkpoint has left in `directory`."""
-    shards = [path.parent for path in directory.glob(f"checkpoint-*/{ABOUT}") if not path.with_name(LAST).exists()]
-    return [*directory.glob("checkpoint-*.part"), *(path for path in shards if step_of(path) >= 0)]
+def tidy(directory: Path) -> None:
+    """Remove what a run that was killed while it wrote a checkpoint has left in `directory`, or complete it."""
+    for path in (about.parent for about in directory.glob(f"checkpoint-*/{ABOUT}")):
+        if step_of(path) >= 0 and not (path / LAST).exists():
+            remove(path)
+    for part in directory.glob("checkpoint-*.part"):
+        path = part.with_suffix("")
+        if step_of(path) >= 0 and (part / LAST).exists() and not path.exists():
+            part.rename(path)
+        else:
+            remove(part)
+
+
+def replace(path: Path, part: Path) -> None:
+    """Give the complete checkpoint in shards at `part` the name `path`; `tidy` does the rest after a kill."""
+    sync_to_disk(part)
+    remove(path)
+    part.rename(path)
+    sync_to_disk(path.parent)
 
 
 def step_of(path: Path) -> int:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from trainer.files import sync_to_disk
-from trainer.saved import ABOUT, layout, remove
+from trainer.saved import ABOUT, layout, remove, replace
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,16 +30,17 @@ def save(
     writer: ThreadPoolExecutor,
     written: Callable[[], None],
 ) -> Future[None]:
-    """Start writing all ranks' shards to the directory `path`; the future completes with the last file."""
+    """Start writing all ranks' shards; the future completes once they are the directory `path`."""
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict_saver import async_save
 
-    failed = world.from_rank_0(_begin(path, about) if world.rank == 0 else None)
+    part = path.with_name(path.name + ".part")  # a checkpoint of this step stays until this one is complete
+    failed = world.from_rank_0(_begin(part, about) if world.rank == 0 else None)
     if failed is not None:
         return writer.submit(_fail, failed)
     for buffer in parts["model"].buffers():  # running means differ by rank; tests are with rank 0's
         dist.broadcast(buffer, src=0)
-    saving: Any = async_save(_state(parts), checkpoint_id=str(path), process_group=_group())
+    saving: Any = async_save(_state(parts), checkpoint_id=str(part), process_group=_group())
 
     def finish() -> None:
         try:
@@ -47,23 +48,25 @@ def save(
         except CheckpointException as error:  # all ranks have ended their part
             if world.rank == 0:
                 with suppress(OSError):
-                    remove(path)  # a disk that is full would stay full
+                    remove(part)  # a disk that is full would stay full
             raise _explained(error) from error
+        if world.rank == 0:
+            replace(path, part)
         written()
 
     return writer.submit(finish)
 
 
-def _begin(path: Path, about: dict[str, Any]) -> Optional[str]:
-    """Make the directory `path`, with all but the shards; return why that failed, for all ranks to know."""
+def _begin(part: Path, about: dict[str, Any]) -> Optional[str]:
+    """Make the directory `part`, with all but the shards; return why that failed, for all ranks to know."""
     try:
-        remove(path)
-        path.mkdir(parents=True)
-        torch.save(about, path / ABOUT)
-        sync_to_disk(path / ABOUT)
+        remove(part)
+        part.mkdir(parents=True)
+        torch.save(about, part / ABOUT)
+        sync_to_disk(part / ABOUT)
     except (OSError, RuntimeError) as error:
         with suppress(OSError):  # the disk may be unavailable
-            remove(path)
+            remove(part)
         return f"rank 0: {error}"
     return None
 
