@@ -179,3 +179,31 @@ def test_what_a_forward_pass_changes_is_copied_at_once(world: World, tmp_path: P
     run.finish()
 
     assert read(path)["model"]["running_mean"].item() == 0.0
+
+
+def test_what_a_kill_leaves_of_a_removed_directory_is_removed_at_the_next_start(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the removal had come to: shards are large."""
+    from trainer import saved
+
+    old = tmp_path / "checkpoint-00000012"
+
+    def killed(path: Path, **_: Any) -> None:
+        if path.exists():
+            (path / "run.pt").unlink()
+            raise KeyboardInterrupt
+
+    old.mkdir()
+    for name in (".metadata", "run.pt", "__0_0.distcp"):
+        (old / name).write_bytes(b"x")
+    with monkeypatch.context() as patched:
+        patched.setattr("trainer.saved.shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            saved.remove(old)
+    assert list(tmp_path.rglob("*.distcp")), "nothing was left"
+
+    for _ in range(2):
+        checkpoints(world, tmp_path).restore()
+
+    assert not list(tmp_path.iterdir())

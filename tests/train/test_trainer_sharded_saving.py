@@ -119,7 +119,7 @@ def test_a_step_that_is_saved_again_keeps_its_checkpoint_until_the_new_one_is_co
 
 REPLACED = """
 import pathlib
-pathlib.Path.rename = before("replaced", pathlib.Path.rename, lambda old, new: old.suffix == ".part")
+pathlib.Path.rename = before("replaced", pathlib.Path.rename, lambda old, new: str(old) == f"{new}.part")
 """
 """Held when the former checkpoint of the step is gone, and the new one has not yet its name."""
 

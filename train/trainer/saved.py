@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -146,9 +147,17 @@ def write_whole(state: dict[str, Any], path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint of either kind, if present; `LAST` goes first, so that the rest never counts as one."""
-    if path.is_dir():
-        (path / LAST).unlink(missing_ok=True)
-        shutil.rmtree(path, ignore_errors=True)
-    else:
+    """Remove a checkpoint of either kind, if present.
+
+    Of a directory, `LAST` goes first, so that the rest never counts as one. The rest gets a name by which `tidy` knows
+    it, if this process is killed meanwhile.
+    """
+    if not path.is_dir():
         path.unlink(missing_ok=True)
+        return
+    (path / LAST).unlink(missing_ok=True)
+    rest = path.with_name(f"checkpoint-removed-{path.name.removesuffix('.part')}.part")
+    shutil.rmtree(rest, ignore_errors=True)
+    with suppress(OSError):
+        path = path.rename(rest)
+    shutil.rmtree(path, ignore_errors=True)
