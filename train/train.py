@@ -104,11 +104,7 @@ class Trainer:
                     self.log.add(batch, self.train_step(batch), done, epoch_samples)
                     done.advance(batch.start, batch.end, epoch_samples)
                     stopping = self.stop.agreed()
-                    saving = bool(
-                        done.epoch_samples
-                        and self.config.checkpoint_steps
-                        and not done.step % self.config.checkpoint_steps
-                    )
+                    saving = bool(done.epoch_samples and self.steps_due())  # else once the epoch is evaluated
                     if stopping or saving or (self.log.steps == self.config.log_every and done.epoch_samples):
                         self.log.row(done, lr)
                         self.checkpoints.poll()
@@ -117,13 +113,17 @@ class Trainer:
                     if saving:
                         self.save()
                 row = self.log.end_row(done, lr)
-                score = self.score(row, due=not done.epoch % self.config.checkpoint_every)
+                score = self.score(row, due=self.steps_due() or not done.epoch % self.config.checkpoint_every)
             score = score or self.evaluate()
         except loop.Interrupted:
             return self.stopped()
         self.close()
         self.log.finished(score, done, self.network.ceiling() if self.world.rank == 0 else None)
         return 0
+
+    def steps_due(self) -> bool:
+        """Whether `--checkpoint-steps` asks for a checkpoint of this step."""
+        return bool(self.config.checkpoint_steps and not self.progress.step % self.config.checkpoint_steps)
 
     def unscored(self) -> bool:
         """Whether this run resumes from the end of an epoch that a stop kept from being evaluated."""

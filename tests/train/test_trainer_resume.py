@@ -115,6 +115,16 @@ def test_a_step_waits_for_the_copy_that_a_checkpoint_takes_of_the_weights(
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+def test_checkpoints_by_steps_are_also_saved_at_the_ends_of_epochs(alone: Alone, tmp_path: Path) -> None:
+    argv = ("--epochs", "3", "--report", "none", "--checkpoint-every", "9", "--checkpoint-steps", "6", "--keep", "9")
+
+    run = alone("train.py", "--out", str(tmp_path), *argv)
+
+    assert run.returncode == 0, run.stderr
+    names = [f"checkpoint-{step:08d}.pt" for step in (6, 12, 18, 24, 30, 36)]
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == names
+
+
 def test_with_another_number_of_ranks_the_rest_of_the_epoch_follows(
     ranks: Together, alone: Alone, tmp_path: Path
 ) -> None:
