@@ -36,6 +36,7 @@ class Trainer:
         self.config = world.together(lambda: flags.parse(sys.argv[1:], world.world_size))
         world.together(lambda: datasets.prepare(self.config, world.rank, world.world_size))
         self.data, self.net = world.together(self.prepare)
+        self.same_data()
         self.network = network.Network(self.net, self.data, self.config, world.device)
         self.same_start()
         self.sync = sync.KINDS[self.config.sync](self.net, self.config, world)
@@ -166,6 +167,19 @@ class Trainer:
         """The number of samples skipped so far, over all ranks."""
         source = getattr(self.data.train, "source", self.data.train)
         return len(set().union(*self.world.all(set(getattr(source, "damaged", ())))))  # two ranks may have met the same
+
+    def same_data(self) -> None:
+        """Check that all ranks have as many samples, since each of them finds its share of all by itself."""
+        data = self.data
+        mine = f"{len(data.train):,} training and {len(data.test):,} test samples of {data.classes} classes"
+        first = self.world.from_rank_0((mine, data.problems[:1]))
+        self.world.together(lambda: self.check_data((mine, data.problems[:1]), first))
+
+    def check_data(self, mine: tuple[str, list[str]], first: tuple[str, list[str]]) -> None:
+        """Raise `InputError` if this rank has other numbers of samples than rank 0, with a problem of each."""
+        if mine[0] != first[0]:
+            text = f"--data {self.config.data}: {mine[0]}, but {first[0]} on rank 0; all hosts need the same files"
+            raise InputError("; ".join((text, *mine[1], *(f"rank 0: {problem}" for problem in first[1]))))
 
     def same_start(self) -> None:
         """Make all ranks start with the same weights, and check that they do."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.pages import page
+from tests.train.photographs import rebuilt
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -177,6 +179,56 @@ def test_an_error_on_another_rank_is_reported_with_its_host(ranks: Together, tmp
     assert line.startswith(
         f"train.py: error: rank 1 on {socket.gethostname()}: --model drawn:net: net returned NoneType"
     )
+
+
+OWN_COPY = """
+import os, sys; sys.path.insert(0, {scripts!r})
+import train
+sys.argv[2] = sys.argv[2].replace("RANK", os.environ["RANK"])
+sys.exit(train.main())
+"""
+
+
+def test_ranks_that_have_other_samples_are_refused(
+    photographs: Path, ranks: Together, scripts: Path, tmp_path: Path
+) -> None:
+    """As when hosts have copies of their own, one of which is cut off."""
+    for rank in "01":
+        shutil.copytree(photographs, tmp_path / rank)
+    cut = tmp_path / "1" / "data-000001.tar"
+    with cut.open("r+b") as shard:
+        shard.truncate(cut.stat().st_size // 2)
+    driver = tmp_path / "train.py"
+    driver.write_text(OWN_COPY.format(scripts=str(scripts)))
+    flags = ("--data", str(tmp_path / "RANK"), "--model", "small", "--image-shape", "3x24x32", "--batch-size", "4")
+
+    done = ranks(2, driver, *flags, "--epochs", "1", "--report", "none", watched=False)
+
+    assert done.codes == [2, 2], done.stderr
+    assert re.fullmatch(
+        rf"train.py: error: rank 1 on .*: --data {tmp_path}/1: 4\d training and 5 test samples of 4 classes, "
+        rf"but 54 training and 6 test samples of 4 classes on rank 0; all hosts need the same files; "
+        rf"{cut}: damaged or cut off .*\n",
+        done.stderr,
+    )
+
+
+def test_problems_of_the_data_on_any_host_are_reported(
+    photographs: Path, ranks: Together, scripts: Path, tmp_path: Path
+) -> None:
+    """Each has as many samples, but on the second one a further sample has no class."""
+    for rank in "01":
+        shutil.copytree(photographs, tmp_path / rank)
+    rebuilt(tmp_path / "0/data-000002.tar", lambda name, blob: None if "00000059" in name else blob)
+    rebuilt(tmp_path / "1/data-000002.tar", lambda name, blob: None if name == "00000059.cls" else blob)
+    driver = tmp_path / "train.py"
+    driver.write_text(OWN_COPY.format(scripts=str(scripts)))
+    flags = ("--data", str(tmp_path / "RANK"), "--model", "small", "--image-shape", "3x24x32", "--batch-size", "4")
+
+    done = ranks(2, driver, *flags, "--epochs", "1", "--report", "none")
+
+    assert done.codes == [0, 0], done.stderr
+    assert done.outs[0].startswith(f"warning: {tmp_path}/1/data-000002.tar: 1 samples without an image or a class\n")
 
 
 def test_a_directory_that_cannot_be_written_is_refused(ranks: Together, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import socket
@@ -90,7 +91,8 @@ class RunLog:
     def start(self, data: Data, model: nn.Module, progress: Progress, dtype: torch.dtype) -> None:
         """Print what is trained, where, and the table's header."""
         config, world, resumed = self.config, self.world, self.checkpoints.resumed
-        for problem in data.problems:
+        hosts, problems = zip(*world.all((socket.gethostname(), data.problems)))
+        for problem in dict.fromkeys(itertools.chain(*problems)):  # hosts may have copies of their own
             self.say(f"warning: {problem}")
         parameters = sum(parameter.numel() for parameter in model.parameters())
         self.say(
@@ -112,9 +114,13 @@ class RunLog:
             self.say(f"no checkpoint in {config.out}: from the start")
         if progress.epoch < config.epochs or (resumed and not resumed.scored):
             self.say(HEADER)
-        hosts = world.all(socket.gethostname())
         origin = {"resumed_from": resumed.path if resumed else None, "step": progress.step, "torch": torch.__version__}
-        where = {"world_size": world.world_size, "backend": world.backend, "device": world.device.type, "hosts": hosts}
+        where = {
+            "world_size": world.world_size,
+            "backend": world.backend,
+            "device": world.device.type,
+            "hosts": list(hosts),
+        }
         self.record("start", **origin, **where, parameters=parameters, config=config.to_json())
 
     def begin_row(self) -> None:
