@@ -143,6 +143,40 @@ def test_a_shard_that_is_cut_off_gives_what_is_whole_and_is_named(photographs_co
     assert [line for line in done.stdout.splitlines() if "warning" in line] == [f"warning: {problem}"]
 
 
+@pytest.mark.parametrize("damage", [b"\xff" * 512, bytes(512), bytes(4096), b"", b"half a header"])
+def test_a_shard_that_is_damaged_between_its_files_is_named(photographs_copy: Path, damage: bytes) -> None:
+    """Overwritten, a hole in the file, or its end. To tarfile, all of these are the end of the tar."""
+    from trainer.datasets import shards
+
+    shard = photographs_copy / "data-000001.tar"
+    with tarfile.open(shard) as tar:
+        begin = tar.getmember("00000025.jpg").offset
+    with shard.open("r+b") as file:
+        file.seek(begin)
+        file.write(damage)
+        if len(damage) < 512:
+            file.truncate()
+
+    found = shards.open_shards(spelt_out(photographs_copy))
+
+    assert len(found) == SAMPLES - 15
+    assert found.problems == [f"{shard}: damaged or cut off (at byte {begin}); 5 samples are whole"]
+
+
+def test_a_tar_that_another_one_was_added_to_is_named(photographs_copy: Path) -> None:
+    """tar itself would stop there, too."""
+    from trainer.datasets import shards
+
+    first, second, _ = sorted(photographs_copy.glob("*.tar"))
+    with first.open("ab") as both:
+        both.write(second.read_bytes())
+
+    found = shards.open_shards(str(first))
+
+    assert len(found) == 20
+    assert found.problems[0].startswith(f"{first}: damaged or cut off (at byte ")
+
+
 def test_a_shard_that_is_cut_off_after_it_was_indexed_is_an_error_not_zeros(photographs_copy: Path) -> None:
     from trainer.datasets import shards
 

@@ -35,7 +35,8 @@ HEADER = np.dtype(
 )
 """`labels`: lowest and highest; `skipped`: samples without image or class; `problem`: what is wrong with the tar."""
 
-_MAGIC = b"dlindex1"
+_MAGIC = b"dlindex2"
+_PART = 2**20
 
 
 class Index(NamedTuple):
@@ -116,7 +117,7 @@ def _scan(shard: str) -> tuple[Any, Any]:
 
 
 def _samples(shard: str) -> Iterator[tuple[tuple[int, int] | None, int | None]]:
-    """Offset and size of each sample's image, and its class."""
+    """Offset and size of each sample's image, and its class; raises `tarfile.TarError` where the tar is damaged."""
     last: str | None = None
     image: tuple[int, int] | None = None
     label: int | None = None
@@ -135,8 +136,22 @@ def _samples(shard: str) -> Iterator[tuple[tuple[int, int] | None, int | None]]:
                 image = member.offset_data, member.size
             elif kind in ("cls", "json"):
                 label = label_of(archive.extractfile(member).read(), label)  # type: ignore[union-attr]
-    if last is not None:
+    whole = _ends(shard, archive.offset)
+    if last is not None and (whole or None not in (image, label)):
         yield image, label
+    if not whole:
+        raise tarfile.ReadError(f"at byte {archive.offset}")
+
+
+def _ends(shard: str, offset: int) -> bool:
+    """Whether there are only zeros from `offset`, a block of them at least: tarfile takes a damaged header for that."""
+    with open(shard, "rb") as file:
+        file.seek(offset)
+        part = file.read(tarfile.BLOCKSIZE)
+        whole = len(part) == tarfile.BLOCKSIZE
+        while part and not any(part):
+            part = file.read(_PART)
+    return whole and not part
 
 
 def label_of(text: bytes, known: int | None) -> int | None:
