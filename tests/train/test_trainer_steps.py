@@ -252,3 +252,36 @@ def test_limits_and_combinations_of_settings_are_checked() -> None:
         parse(["--accumulate", "64", "--batch-size", "64", "--label-smoothing", "1", "--warmup", "0"], 1).accumulate
         == 64
     )
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 16, 32)])
+def test_the_small_model_has_a_deterministic_kernel_of_the_same_result(shape: tuple[int, int, int]) -> None:
+    """On a GPU, torch has none to differentiate an adaptive maximum with --deterministic."""
+    import torch
+    from trainer.model import SmallNet
+
+    net = SmallNet(shape, 10)
+    places = [place for place, one in enumerate(net.features) if isinstance(one, torch.nn.MaxPool2d)]
+    images, gradients = torch.randn(8, *shape), []
+    for _ in range(2):
+        net.zero_grad()
+        logits = net(images)
+        logits.square().sum().backward()
+        gradients.append([logits.detach(), *(one.grad for one in net.parameters() if one.grad is not None)])
+        net.features[places[0]] = torch.nn.AdaptiveMaxPool2d(4)
+
+    assert len(places) == 1
+    assert all(map(torch.equal, *gradients))
+
+
+def test_where_the_small_model_cannot_be_deterministic_it_is_refused() -> None:
+    import torch
+    from trainer.errors import InputError
+    from trainer.flags import parse
+    from trainer.model import build_model
+
+    config = parse(["--data", "synthetic", "--model", "small", "--image-shape", "3x30x32", "--deterministic"], 1)
+
+    with pytest.raises(InputError, match=r"--deterministic on a GPU: the small model takes .* multiples of 4"):
+        build_model(config, 10, torch.device("cuda"))
+    build_model(config, 10, torch.device("cpu"))

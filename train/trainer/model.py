@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainer.config import Config
+    from trainer.sources import Shape
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # glibc's malloc.h
@@ -34,12 +35,15 @@ class SmallNet(nn.Module):
     does not depend on the number of ranks.
     """
 
-    def __init__(self, channels: int, classes: int) -> None:
+    def __init__(self, image_shape: Shape, classes: int) -> None:
         super().__init__()
+        channels, height, width = image_shape
+        # The same maxima by another kernel: on a GPU, the backward of the adaptive one is not deterministic.
+        pool = nn.MaxPool2d((height // 4, width // 4)) if _divides(image_shape) else nn.AdaptiveMaxPool2d(4)
         self.features = nn.Sequential(
             nn.Conv2d(channels, 32, 3, padding=1), nn.GroupNorm(4, 32), nn.ReLU(),
             nn.Conv2d(32, 64, 3, padding=1), nn.GroupNorm(8, 64), nn.ReLU(),
-            nn.AdaptiveMaxPool2d(4),
+            pool,
             nn.Conv2d(64, 64, 3, padding=1), nn.GroupNorm(8, 64), nn.ReLU(),
         )  # fmt: skip
         self.classify = nn.Linear(64 * 4 * 4, classes)
@@ -48,6 +52,11 @@ class SmallNet(nn.Module):
         """Logits (n, classes) of images (n, channels, height, width)."""
         logits: Tensor = self.classify(self.features(images).flatten(1))
         return logits
+
+
+def _divides(image_shape: Shape) -> bool:
+    """Whether 4x4 windows of equal size cover an image."""
+    return image_shape[1] % 4 == image_shape[2] % 4 == 0
 
 
 def list_models() -> list[str]:
@@ -63,7 +72,9 @@ def build_model(config: Config, classes: int, device: torch.device) -> nn.Module
     torch.manual_seed(config.seed)
     channels, height, width = config.image_shape
     if config.model == "small":
-        model: nn.Module = SmallNet(channels, classes)
+        if config.deterministic and device.type == "cuda" and not _divides(config.image_shape):
+            raise InputError("--deterministic on a GPU: the small model takes images whose sides are multiples of 4")
+        model: nn.Module = SmallNet(config.image_shape, classes)
     elif ":" in config.model:
         model = _users_model(config.model, classes)
     else:
