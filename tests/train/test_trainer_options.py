@@ -110,6 +110,42 @@ def test_precision_memory_order_and_determinism_are_as_set(first: tuple[Path, st
     assert other.stdout.splitlines()[-1] == "computed ['torch.float32'] [False] False", other.stderr
 
 
+FULL_DISK = """
+import sys; sys.path.insert(0, {scripts!r})
+import train
+from torch.utils import tensorboard
+
+def full(*_):
+    raise OSError(28, "No space left on device")
+
+setattr(tensorboard.SummaryWriter, {call!r}, full)
+sys.exit(train.main())
+"""
+
+
+@pytest.mark.parametrize("call", ["add_scalar", "close"])
+def test_an_event_file_that_cannot_be_written_is_reported_and_the_run_continues(
+    alone: Alone, scripts: Path, tmp_path: Path, call: str
+) -> None:
+    driver = tmp_path / "driver.py"
+    driver.write_text(FULL_DISK.format(scripts=str(scripts), call=call))
+
+    run = alone(driver, "--epochs", "2", "--tensorboard", str(tmp_path / "board"))
+
+    assert run.returncode == 0, run.stderr
+    told = f"--tensorboard {tmp_path}/board: No space left on device; nothing more is written there\n"
+    assert run.stderr.count(told) == 1
+
+
+def test_event_files_that_cannot_be_made_are_refused(alone: Alone, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    run = alone("train.py", "--tensorboard", str(tmp_path / "file" / "board"))
+
+    assert run.returncode == 2
+    assert run.stderr == f"train.py: error: --tensorboard {tmp_path}/file/board: cannot write there: Not a directory\n"
+
+
 def test_tensorboard_has_what_the_metrics_have(first: tuple[Path, str]) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

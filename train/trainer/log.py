@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.bar import Bar
+from trainer.board import Board
 from trainer.errors import InputError, TrainingError
 from trainer.files import whole
 from trainer.loop import OwnTime
@@ -66,11 +67,8 @@ class RunLog:
         self._saving: Optional[Path] = None
         self.metrics = world.together(self._open)
         self.bar, self.told = Bar(world.rank == 0), ProgressFile()
-        self.board: Any = None
-        if config.tensorboard and world.rank == 0:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self.board = SummaryWriter(str(config.tensorboard))
+        board = config.tensorboard if world.rank == 0 else None
+        self.board = world.together(lambda: Board(board) if board else None)
 
     def _open(self) -> Optional[Path]:
         """Rank 0's metrics file, started with a resumed run's records up to its checkpoint; raises `InputError`."""
@@ -272,9 +270,7 @@ class RunLog:
         record = {"event": event, "time_s": time.time(), **values}
         self.records.append(record)
         if self.board and event in ("train", "test"):
-            for name, value in values.items():
-                if isinstance(value, float):
-                    self.board.add_scalar(f"{event}/{name}", value, values["step"])
+            self.board.add(event, values)
         if self.metrics is not None:
             try:
                 with self.metrics.open("a", encoding="utf-8") as file:
