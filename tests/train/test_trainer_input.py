@@ -133,6 +133,24 @@ def test_a_flag_overrides_the_file_and_print_config_shows_where_each_value_is_fr
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("a.yaml", "channels_last: on", "on"),
+        ("a.yaml", "channels-last: off", "off"),
+        ("a.toml", "channels_last='off'", "off"),
+    ],
+)
+def test_a_choice_that_yaml_takes_for_a_truth_value_is_that_choice(
+    name: str, text: str, value: str, tmp_path: Path
+) -> None:
+    from trainer.flags import parse
+
+    (tmp_path / name).write_text(text)
+
+    assert parse(["--config", str(tmp_path / name)], 1).channels_last == value
+
+
+@pytest.mark.parametrize(
     ("name", "text", "message"),
     [
         ("a.toml", "lr = 'fast'\n", "a.toml: argument --lr: invalid float value: 'fast'"),

@@ -146,10 +146,12 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise InputError(f"--config {path}: {error}") from error
     if not isinstance(table, dict):
         raise InputError(f"--config {path}: not a table of settings")
-    argv = []
+    argv, words = [], [flag(one.name) for one in fields(Config) if "on" in (one.metadata["choices"] or ())]
     for key, value in table.items():
         name = flag(str(key))
-        if isinstance(value, bool):
+        if isinstance(value, bool) and name in words:
+            argv.append(f"{name}={'on' if value else 'off'}")  # YAML's words for true and false
+        elif isinstance(value, bool):
             argv.append(name if value else "--no-" + name[2:])
         elif value is not None:
             argv.append(f"{name}={'x'.join(map(str, value)) if isinstance(value, list) else value}")
