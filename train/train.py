@@ -164,9 +164,12 @@ class Trainer:
         return stop.STATUS
 
     def damaged(self) -> int:
-        """The number of samples skipped so far, over all ranks."""
-        source = getattr(self.data.train, "source", self.data.train)
-        return len(set().union(*self.world.all(set(getattr(source, "damaged", ())))))  # two ranks may have met the same
+        """The number of training and test samples skipped so far, over all ranks."""
+        mine: set[tuple[str, int]] = set()
+        for name in ("train", "test"):
+            source = getattr(self.data, name)
+            mine |= {(name, number) for number in getattr(getattr(source, "source", source), "damaged", ())}
+        return len(set().union(*self.world.all(mine)))  # two ranks may have met the same
 
     def same_data(self) -> None:
         """Check that all ranks have as many samples, since each of them finds its share of all by itself."""

@@ -158,7 +158,7 @@ def test_a_run_goes_on_after_steps_whose_samples_are_all_damaged(photographs_cop
     run = alone("train.py", *flags, "--epochs", "1", "--log-every", "1", "--report", "none")
 
     assert run.returncode == 0, run.stderr
-    assert "2 damaged samples skipped so far" in run.stdout
+    assert "4 damaged samples skipped so far" in run.stdout, "of two sets of the same files"
     assert "of 58)" in run.stdout
 
 
@@ -169,7 +169,18 @@ def test_a_damaged_sample_that_two_ranks_have_met_counts_once(photographs_copy: 
 
     assert run.codes == [0, 0], run.stderr
     counts = [line for line in run.stdout.splitlines() if "damaged" in line]
-    assert counts[-1] == "2 damaged samples skipped so far"
+    assert counts[-1] == "4 damaged samples skipped so far", "of two sets of the same files"
+
+
+def test_damaged_samples_of_a_test_set_that_is_held_out_are_counted(photographs_copy: Path, alone: Alone) -> None:
+    held_out = batches("--data", spelt_out(photographs_copy), "--workers", "0").data.test.name(0)
+    flags = [*cut(photographs_copy, int(held_out[-12:-4]))[:2], "--model", "small", "--image-shape", "3x24x32"]
+
+    run = alone("train.py", *flags, "--batch-size", "8", "--epochs", "2", "--report", "none")
+
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("1 damaged sample skipped so far") == 2
+    assert "of 5)" in run.stdout
 
 
 def test_damage_without_an_end_is_an_error(photographs_copy: Path, world: World) -> None:
