@@ -74,6 +74,8 @@ class Trainer:
         for number, part in enumerate(parts, 1):
             share = len(part[1]) / len(batch.labels)  # 0 if too many samples are damaged: only in the collectives
             images, labels = part if share else (batch.images[:1], batch.labels[:1])
+            if len(labels) == 1 < self.config.batch_size // self.config.accumulate:  # others of it are damaged
+                images, labels = images.repeat(2, 1, 1, 1), labels.repeat(2)  # the same mean, also for BatchNorm
             with self.sync.part(last=number == count):
                 with self.log.own_time:
                     logits = self.network.logits(images)

@@ -183,6 +183,17 @@ def test_damaged_samples_of_a_test_set_that_is_held_out_are_counted(photographs_
     assert "of 5)" in run.stdout
 
 
+def test_norms_over_batches_take_what_damage_leaves_of_a_batch(photographs_copy: Path, alone: Alone) -> None:
+    """One image of two, or none."""
+    flags = cut(photographs_copy, *range(12), *range(20, 32))
+    flags += ["--model", "resnet18", "--image-shape", "3x32x32", "--batch-size", "2"]
+
+    run = alone("train.py", *flags, "--epochs", "1", "--report", "none")
+
+    assert run.returncode == 0, run.stderr
+    assert "48 damaged samples skipped so far" in run.stdout
+
+
 def test_damage_without_an_end_is_an_error(photographs_copy: Path, world: World) -> None:
     import torch
     from trainer import loop
