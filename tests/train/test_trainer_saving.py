@@ -93,6 +93,26 @@ def test_a_full_disk_is_reported_and_the_last_good_checkpoint_stays(
     assert weight(again) == 1.0
 
 
+def test_a_best_that_cannot_be_noted_keeps_no_checkpoint_from_being_saved(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = checkpoints(world, tmp_path, "--keep", "1")
+    run.save(progress(step=1), 0.5)
+    run.finish()
+    (tmp_path / "best.json.part").mkdir()  # nothing can be written there
+
+    for step in (2, 3):
+        run.save(progress(step=step), 0.5 + step / 10)
+        assert run.finish() == tmp_path / f"checkpoint-0000000{step}.pt"
+
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(",")[0] for line in said] == [
+        f"{tmp_path}/checkpoint-0000000{step}.pt was saved" for step in (2, 3)
+    ]
+    names = sorted(path.name for path in tmp_path.glob("*.pt"))
+    assert names == ["checkpoint-00000001.pt", "checkpoint-00000003.pt"], "the best that is noted, and the last"
+
+
 def test_where_no_file_can_be_made_the_real_reason_is_reported(tmp_path: Path) -> None:
     from trainer.saved import write_whole
 

@@ -181,10 +181,19 @@ class Checkpoints:
         if self.world.rank != 0:
             return
         self.newest, best = path, path.parent / "best.json"
-        if accuracy is not None and accuracy > self._best:
-            self._best = accuracy
-            with whole(best) as part:
-                part.write_text(json.dumps({"checkpoint": path.name, "accuracy": accuracy}) + "\n", encoding="utf-8")
+        try:
+            self._prune(path)  # first: what follows may need the room
+            if accuracy is not None and accuracy > self._best:
+                text = json.dumps({"checkpoint": path.name, "accuracy": accuracy}) + "\n"
+                with whole(best) as part:
+                    part.write_text(text, encoding="utf-8")
+                self._best = accuracy
+                self._prune(path)  # the former best
+        except OSError as error:
+            sys.stderr.write(f"{path} was saved, but best.json or older checkpoints not changed after it: {error}\n")
+
+    def _prune(self, path: Path) -> None:
+        """Remove the checkpoints that `--keep` does not keep, now that `path` is complete."""
         kept = resume.best(path.parent).get("checkpoint")
         # A run that has gone back to an earlier step leaves later ones, of another course, alone.
         own = [each for each in newest_first(path.parent) if step_of(each) <= step_of(path)]
