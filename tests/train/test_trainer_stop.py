@@ -138,17 +138,20 @@ checkpoint.write_whole, log.RunLog.stopped = write, stopped
 def test_a_loss_that_is_not_a_number_is_reported_with_step_rank_samples_and_checkpoint(
     ranks: Together, tmp_path: Path
 ) -> None:
-    done = ranks(2, "train.py", "--out", str(tmp_path), "--lr", "1e30", "--optimizer", "sgd", "--report", "none")
+    flags = ("--lr", "1e3", "--optimizer", "sgd", "--checkpoint-steps", "1", "--keep", "99", "--report", "none")
+
+    done = ranks(2, "train.py", "--out", str(tmp_path), *flags)
 
     assert done.returncode == 1
     assert "the loss is nan at step" in done.stderr
     assert "on rank " in done.stderr
     assert ", samples " in done.stderr
-    assert "newest checkpoint: " in done.stderr
+    saved = sorted(tmp_path.glob("checkpoint-*.pt"))
+    assert f"newest checkpoint: {saved[-1]}. " in done.stderr
     told = next(error for error in done.errors if error)
     assert "TrainingError: the loss is nan at step" in json.dumps(told), "what torchrun would show"
     assert not list(tmp_path.glob("*.part"))
-    assert all(weights_are_numbers(path) for path in tmp_path.glob("checkpoint-*.pt"))
+    assert all(map(weights_are_numbers, saved))
 
 
 def weights_are_numbers(path: Path) -> bool:
