@@ -109,7 +109,7 @@ class Checkpoints:
         self.finish(deadline)
         if self.world.sum(self.late)[0]:
             return None
-        random = self.world.all(random_state(self.world))
+        random = self.world.to_rank_0(random_state(self.world))  # which writes them
         config, scored = self.config.to_json(), accuracy is not None
         about = {"progress": asdict(progress), "random": random, "config": config, "run": this_run(), "scored": scored}
         path = self.config.out / f"checkpoint-{progress.step:08d}{'' if self.sharded else '.pt'}"

@@ -7,7 +7,7 @@ import socket
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, TypeVar, cast
+from typing import Any, Callable, Iterator, Optional, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -68,6 +68,12 @@ class World:
         every: list[Any] = [None] * self.world_size
         dist.all_gather_object(every, value)
         return every
+
+    def to_rank_0(self, value: T) -> list[T]:
+        """`value` of every rank, in rank order, on rank 0 (empty elsewhere); it must pickle."""
+        every: Optional[list[Any]] = [None] * self.world_size if self.rank == 0 else None
+        dist.gather_object(value, every, dst=0)
+        return every or []
 
     def sum(self, *values: float) -> list[float]:
         """Each of `values`, summed over the ranks (float64, over gloo, without waiting for the GPU)."""
