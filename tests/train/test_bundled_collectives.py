@@ -43,6 +43,37 @@ def test_every_operation_is_right_at_every_size(ranks: Together, tmp_path: Path,
     assert any("12.5: given" in (text.text or "") for text in picture.iter("{http://www.w3.org/2000/svg}text"))
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 6, 500])
+def test_what_is_expected_is_computed_without_a_pass_over_the_buffers_for_each_rank(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+    from comm import operations
+
+    values, passes = operations._values, []
+
+    def counted(rank: int, places: torch.Tensor) -> torch.Tensor:
+        passes.append(len(places))
+        return values(rank, places)
+
+    monkeypatch.setattr(operations, "_values", counted)
+    size, last = 3 * count, count - 1
+    source = [operations.pattern(rank, size, torch.zeros(1)) for rank in range(count)]
+    whole, part = torch.zeros(size), torch.zeros(3)
+
+    def expected(name: str, target: torch.Tensor) -> list[float]:
+        passes.clear()
+        found = operations.OPERATIONS[name].expected(operations.Buffers(source[last], target, last, count))
+        assert found is not None
+        assert sum(passes) <= 2 * size
+        return found.tolist()
+
+    total = torch.stack(source).sum(0)
+    assert expected("all_reduce", whole) == total.tolist()
+    assert expected("reduce_scatter", part) == total[-3:].tolist()
+    assert expected("all_to_all", whole) == torch.cat([one[-3:] for one in source]).tolist()
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "int64", "uint8"])
 def test_other_types_are_checked_exactly(ranks: Together, dtype: str) -> None:
     done = ranks(2, "collectives.py", "--dtype", dtype, "--iters", "2", "-b", "64", "-e", "64")
