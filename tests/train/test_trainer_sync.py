@@ -222,6 +222,30 @@ def test_fsdp_resumes_with_the_running_means_of_rank_0(ranks: Together, tmp_path
     assert found["loss"] == expected["loss"]
 
 
+@pytest.mark.skipif(not HAS_FSDP, reason="--sync fsdp on a CPU needs a newer torch")
+def test_fsdp_goes_on_with_its_own_weights_after_the_average_was_tested(ranks: Together, tmp_path: Path) -> None:
+    """Also with those of the model itself, such as the class token of a vision transformer."""
+    (tmp_path / "drawn.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Net(nn.Sequential):\n"
+        "    def __init__(self, classes):\n"
+        "        super().__init__(nn.Flatten(), nn.Linear(64, classes))\n"
+        "        self.token = nn.Parameter(torch.ones(64))\n"
+        "    def forward(self, images):\n"
+        "        return super().forward(images.flatten(1) * self.token)\n"
+        "def net(num_classes):\n    return Net(num_classes)\n"
+    )
+    flags = "--model drawn:net --image-shape 1x8x8 --epochs 3 --ema-decay 0.99 --optimizer sgd --lr 0.1 --log-every 1"
+    losses = []
+    for sync in ("ddp", "fsdp"):
+        argv = (*flags.split(), "--sync", sync, "--metrics", str(tmp_path / sync / "metrics.jsonl"))
+        done = ranks(2, "train.py", *argv, env={"PYTHONPATH": str(tmp_path)})
+        assert done.codes == [0, 0], done.stderr
+        losses.append([one["loss"] for one in records(tmp_path / sync) if one["event"] == "train"])
+
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
 def test_an_older_torch_refuses_fsdp_in_one_sentence(ranks: Together, scripts: Path, tmp_path: Path) -> None:
     driver = tmp_path / "driver.py"
     driver.write_text(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, ContextManager, Iterator
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -126,6 +126,7 @@ class Average:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self._blend: Any = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]  # one kernel for all of them
         self.parameters = {name: one.detach() for name, one in model.named_parameters()}
+        self._reshard: Callable[[], None] = getattr(model, "reshard", lambda: None)
         self.shadow = {name: one.clone() for name, one in self.parameters.items()}
 
     @torch.no_grad()
@@ -141,6 +142,7 @@ class Average:
             yield
         finally:
             self._swap()
+            self._reshard()  # with fully_shard, the model's own parameters would stay gathered as they were
 
     @torch.no_grad()
     def _swap(self) -> None:
