@@ -150,7 +150,9 @@ class Trainer:
     def save(self, accuracy: Optional[float] = None) -> None:
         """Start writing a checkpoint."""
         self.sync.settle()
-        self.log.saved(self.checkpoints.save(self.progress, accuracy))
+        ended = self.progress.epoch >= self.config.epochs  # then no vote follows, and no other checkpoint
+        saved = self.checkpoints.save(self.progress, accuracy, unless=lambda: self.stop.asked and not ended)
+        self.log.saved(saved)
 
     def stopped(self) -> int:
         """After a signal, save and finish before the deadline; return the exit status."""

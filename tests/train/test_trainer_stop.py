@@ -40,6 +40,37 @@ def test_a_deadline_that_nothing_can_be_saved_by_is_kept(script: Any, start: Sta
     assert done.outs[0].splitlines()[-1].endswith("; nothing saved")
 
 
+def test_a_deadline_is_kept_if_the_signal_comes_while_a_checkpoint_waits_for_the_disk(
+    script: Any, start: Start, tmp_path: Path
+) -> None:
+    """The next checkpoint within the epoch waits for the one before it."""
+    deadline, out = tmp_path / "deadline", tmp_path / "out"
+    driver = script()
+    driver.write_text(driver.read_text().replace("sys.exit(train", SLOW_DISK + WAITS + "sys.exit(train"))
+    env = {"DISTLAUNCH_DEADLINE_FILE": str(deadline)}
+    with start(2, driver, "--out", str(out), *FLAGS, env=env, watched=False) as running:
+        running.line(0, "waits for the disk")
+        deadline.write_text(str(time.time() + 2.0))
+        for rank in (0, 1):
+            running.signal(rank, signal.SIGTERM)
+        done = running.done()
+
+    assert done.codes == [143, 143], done.stderr
+    assert "was not complete at the deadline; the newest is None" in done.errs[0]
+
+
+WAITS = """
+saves = []
+
+def saving(saver, *args, save=checkpoint.Checkpoints.save, **more):
+    saves.append(saver)
+    if os.environ["RANK"] == "0" and len(saves) == 2:
+        os.write(1, b"waits for the disk\\n")
+    return save(saver, *args, **more)
+
+checkpoint.Checkpoints.save = saving
+"""
+
 SLOW_DISK = """
 import threading
 from trainer import checkpoint

@@ -14,7 +14,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from trainer import resume, sharded
 from trainer.files import whole
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 MARGIN_S = 1.0
 """Time reserved before a deadline for the rest of the shutdown."""
+
+
+SLICE_S = 0.1
+"""How long a save in training waits for the former one, at a time, before it looks for a signal."""
 
 
 @dataclass
@@ -96,17 +100,26 @@ class Checkpoints:
         return Progress(**about.progress)
 
     def save(
-        self, progress: Progress, accuracy: Optional[float] = None, *, deadline: Optional[float] = None
+        self,
+        progress: Progress,
+        accuracy: Optional[float] = None,
+        *,
+        deadline: Optional[float] = None,
+        unless: Callable[[], bool] = lambda: False,
     ) -> Optional[Path]:
         """Start writing --out/checkpoint-STEP; return its path, or None without `--out`.
 
         The training may continue until `copied`. The previous checkpoint must be complete first, since its buffers are
-        reused; None if it is not by `deadline`.
+        reused; None if it is not by `deadline`, or once `unless` is true: a disk that does not respond must not keep
+        the ranks from agreeing to stop.
         """
         if self.config.out is None:
             return None
         begin_s = time.perf_counter()
-        self.finish(deadline)
+        while deadline is None and self.late and not unless():
+            self.poll(SLICE_S)
+        if deadline is not None:
+            self.finish(deadline)
         if self.world.sum(self.late)[0]:
             return None
         random = self.world.to_rank_0(random_state(self.world))  # which writes them

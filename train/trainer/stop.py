@@ -58,6 +58,11 @@ class StopVote:
         if not self._number:
             self._number, self._first_s = number, now_s
 
+    @property
+    def asked(self) -> bool:
+        """Whether this rank has received a signal, on which the ranks have not yet agreed."""
+        return bool(self._number)
+
     def agreed(self) -> bool:
         """Whether any rank was asked to stop before its last call of this method; the same on all ranks."""
         self._calls += 1
