@@ -25,6 +25,7 @@ def told(user: User, *options: str) -> dict[str, Any]:
 def test_what_is_free_and_whether_the_pods_fit(pods: User) -> None:
     pods.write("distlaunch.toml", '[clusters.gke]\nbackend = "k8s"\n')
     pods.write("x.py", "import time; time.sleep(1000)\n")
+    wait_until("the pods of other tests to have gone", lambda: told(pods)["nodes_free"] == 3, limit_s=240, every_s=0.5)
     idle = told(pods, "--nodes", "3", "--gpus-per-node", "8")
     assert (idle["problem"], idle["nodes"], idle["gpus"]) == (None, 3, 24)
     assert (idle["gpus_free"], idle["own_runs"], idle["waiting"]) == (24, 0, 0)

@@ -16,6 +16,7 @@ from launcher.backends.kubernetes import rights as kube_rights
 from launcher.backends.kubernetes import sidecars
 from launcher.backends.kubernetes.options import KINDS, KubernetesOptions
 from launcher.backends.kubernetes.watch import RunWatch
+from testbed import wait_until
 from tests.command import ROOT
 from tests.k8s import proxy as proxies
 from tests.k8s.conftest import index_of
@@ -147,6 +148,14 @@ def test_a_user_who_may_not_delete_a_pod_that_another_container_holds_is_told_on
     assert "`distlaunch k8s --print-role`" in said
 
 
+def wait_seen(watch: RunWatch, detail: str) -> None:
+    """Wait until the state says that: the API server may list pods as they were a moment ago.
+
+    Without events, a pod is late from when this process first saw that it cannot start.
+    """
+    wait_until(f"the state to be seen: {detail}", lambda: detail in watch.liveness(0.0).detail, limit_s=30)
+
+
 def test_a_user_who_may_only_look_sees_the_state_of_a_run_that_should_be_ended_or_explained(
     user: User, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,9 +180,8 @@ def test_a_user_who_may_only_look_sees_the_state_of_a_run_that_should_be_ended_o
         handle = json.loads((user.cli.runs / run / "run.json").read_text())["handle"]
         handle["kubeconfig"] = str(viewer.kubeconfig)
         watch = RunWatch(handle)
-        watch.liveness(0.0)  # without events, a pod is late from when this process first saw that it cannot start
-        found = [watch.liveness(0.0) for _ in range(2)]
-        assert all(detail in state.detail for state in found), found
+        wait_seen(watch, detail)
+        assert detail in watch.liveness(0.0).detail
         assert capfd.readouterr().err.count(f"may not {right} in namespace") == 1
         assert not list((user.cli.runs / run).glob("given_up*")), "its pods may start yet"
     for run in (unmade, stuck):  # an end of the other makes room for its pod
