@@ -148,6 +148,22 @@ def test_a_plan_that_is_run_by_hand_ends_with_the_runs_exit_code(
     assert result == "timeout" or done[1]["cause"]["exit_code"] == 7
 
 
+def test_each_start_by_hand_is_a_run_of_its_own(distlaunch: Cli) -> None:
+    script = distlaunch.write("tells.py", "print('begun')\n")
+    for name, options in (("fixed", ["--nodes", "2"]), ("elastic", ["--nodes", "1:2"])):
+        assert distlaunch("local", *options, "--render-to", name, "tells.py").exit_code == 0
+    script.rename(distlaunch.directory / "elsewhere.py")
+    missing, _ = by_hand(distlaunch.directory / "fixed", distlaunch.directory)
+    (distlaunch.directory / "elsewhere.py").rename(script)
+
+    again = [by_hand(distlaunch.directory / name, distlaunch.directory) for name in ("fixed", "elastic", "elastic")]
+
+    assert missing == 1
+    lines = [[record.data for record in records if isinstance(record, Output)] for _, records in again]
+    assert [code for code, _ in again] == [0, 0, 0]
+    assert all(said and set(said) == {b"begun"} for said in lines), "what the start before has left is not believed"
+
+
 @pytest.mark.parametrize("interpreter", ['exec "{}" "$@"', '"{}" "$@"'], ids=["python", "below a script"])
 def test_ctrl_c_ends_a_plan_that_is_run_by_hand(distlaunch: Cli, interpreter: str) -> None:
     distlaunch.write("python", "#!/bin/sh\n" + interpreter.format(sys.executable) + "\n").chmod(0o755)

@@ -21,7 +21,7 @@ _START = """\
 #!/bin/sh
 # Runs the agents of this directory, which may be moved, until the run ends. Their streams go to stdout; Ctrl-C ends it.
 cd "$(dirname "$0")" || exit
-rm -f rendezvous.json nodes/*/agent.json
+rm -f rendezvous.json rendezvous.json.end nodes/*/agent.json
 stop() {{  # PYTHON may be a wrapper script: the agent below it has recorded its pid
     node=0
     for pid in $agents; do
