@@ -44,9 +44,8 @@ class _Lent(TypedDict):
 class LentTerminal(_Lent, total=False):
     """The launcher's terminal and stdin, as its workers share them."""
 
-    size: List[int]
-    """Rows and columns."""
-
+    if_alone: bool  # only a run's only worker has it, as the lines of others would be shown, too
+    size: List[int]  # rows and columns
     modes: Optional[Json]
     term: str
     very: Dict[str, str]

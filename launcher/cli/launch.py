@@ -195,6 +195,8 @@ def checked(planned: service.Launch, values: dict[str, Any]) -> service.Launch:
         planned = planned._replace(request=request)
     _check_ranks(planned)
     _check_fetch(planned)
+    if [node.workers for node in planned.plan.nodes] == [1] and (request.ranks is None or 0 in request.ranks):
+        planned = planned._replace(request=replace(request, ranks=frozenset({0})))  # its lines need no marks
     return planned
 
 

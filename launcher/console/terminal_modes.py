@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.agent.messages import LentTerminal
+    from launcher.runs.reader import Wanted
 
 _KEYS = (
     "VINTR",
@@ -36,12 +37,15 @@ _AS_TYPED = (
 _OF_LINES = termios.ICANON | termios.ECHO | termios.ECHONL | termios.IEXTEN | termios.ISIG
 
 
-def lent(rank: int | None, *, interactive: bool, tty: bool, here: bool) -> LentTerminal | None:
+def lent(ranks: Wanted | None, keyboard: int | None, *, tty: bool, here: bool) -> LentTerminal | None:
     """How workers share our terminal and stdin, in the form of the agents' `Job.terminal`; None: not at all.
 
-    `rank`: the only one shown, or with `interactive` the one with the keyboard. `tty`: terminals are wanted. `here`:
-    workers run on this machine.
+    `ranks`: those that are shown, None for all; of several, only a run's only worker has the terminal. `keyboard`: the
+    rank that was asked to have it. `tty`: terminals are wanted. `here`: workers run on this machine.
     """
+    interactive = keyboard is not None
+    if_alone = not interactive and (ranks is None or (len(ranks) > 1 and 0 in ranks))
+    rank = 0 if if_alone else min(ranks) if ranks and len(ranks) == 1 and not interactive else keyboard
     fd = first() if tty and rank is not None else None
     stdin: Literal["tty", "pipe", "passed", "null"] = "tty" if fd is not None and os.isatty(0) else "null"
     if not os.isatty(0) and os.fstat(0).st_rdev != os.stat(os.devnull).st_rdev:
@@ -52,6 +56,7 @@ def lent(rank: int | None, *, interactive: bool, tty: bool, here: bool) -> LentT
     size = os.get_terminal_size(fd) if fd is not None else os.terminal_size((80, 24))
     return {
         "rank": rank,
+        "if_alone": if_alone,
         "interactive": interactive,
         "stdin": stdin,
         "stdout": stdout,

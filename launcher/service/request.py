@@ -183,9 +183,9 @@ def _lent(options: LaunchOptions, job: JobOptions, ranks: Wanted | None, backend
 
     if options.detach or options.dry_run or options.render_to:
         return None
-    rank = int(options.interactive) if options.interactive else min(ranks) if ranks and len(ranks) == 1 else None
-    how = {"interactive": bool(options.interactive), "tty": job.tty != "never" and not output.as_json()}
-    return terminal_modes.lent(rank, **how, here=backend.is_here)
+    keyboard = int(options.interactive) if options.interactive else None
+    tty = job.tty != "never" and not output.as_json()
+    return terminal_modes.lent(ranks, keyboard, tty=tty, here=backend.is_here)
 
 
 def are_several(on: str | None) -> bool:

@@ -127,6 +127,17 @@ def test_of_many_workers_the_one_that_is_shown_has_a_terminal_to_write_to(start:
         assert screen.end() == 0
 
 
+@pytest.mark.parametrize("options", [["--log-ranks", "all"], ["--log-ranks", "0-3"], ["--tee", "3"]])
+def test_a_worker_that_runs_alone_has_the_terminal_whichever_ranks_are_shown(start: Start, options: list[str]) -> None:
+    screen = start("import os\nprint([os.isatty(fd) for fd in (0, 1, 2)])\nprint(input('name? '))\n", *options)
+    screen.until("[True, True, True]\r\n")
+    screen.until("name? ")
+    screen.type("typed\n")
+    screen.until("\r\ntyped\r\n")
+    assert screen.end() == 0
+    assert "[0:0]" not in screen.said
+
+
 def reads_stdin(pid: str) -> bool:
     """Whether a process is in a system call on its stdin: Python misses a signal between its prompt and its read."""
     return Path(f"/proc/{pid}/syscall").read_text().split()[1:2] == ["0x0"]

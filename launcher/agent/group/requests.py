@@ -165,7 +165,8 @@ def _streams_of(job: Job, rank: int, world_size: int) -> Optional[LentTerminal]:
     """The request to `streams.made` for this worker; None: an empty stdin, and pipes."""
     if job.terminal is None or job.array:
         return None
-    lent, mine, stdin = job.terminal, job.terminal["rank"] == rank, job.terminal["stdin"]
+    lent, stdin = job.terminal, job.terminal["stdin"]
+    mine = lent["rank"] == rank and (world_size == 1 or not lent.get("if_alone"))
     reads = mine if lent["interactive"] else stdin == "passed" or (mine and world_size == 1)
     stdout, stderr = mine and lent["stdout"], mine and lent["stderr"]
     if (not reads or stdin == "null") and not (stdout or stderr):
