@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Literal
 
+from launcher.agent import outer_run
 from launcher.agent.job import Job
 from launcher.errors import SpecError
 from launcher.system.dataclass import dataclass, field
@@ -27,35 +28,14 @@ _UNITS_BYTES = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _LEAST_LOG_BYTES = 10**6
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
-_SET_BY_US = dict.fromkeys(
-    (
-        "RANK",
-        "LOCAL_RANK",
-        "GROUP_RANK",
-        "ROLE_RANK",
-        "ROLE_NAME",
-        "ROLE_WORLD_SIZE",
-        "MASTER_ADDR",
-        "TORCHELASTIC_RUN_ID",
-        "TORCHELASTIC_RESTART_COUNT",
-        "TORCHELASTIC_USE_AGENT_STORE",
-        "TORCHELASTIC_ERROR_FILE",
-        "DISTLAUNCH_RUN_ID",
-        "DISTLAUNCH_ROUND",
-        "DISTLAUNCH_DEADLINE_FILE",
-        "DISTLAUNCH_PROGRESS_FILE",
-        "DISTLAUNCH_ATTEMPT",
-        "DISTLAUNCH_ATTEMPT_REASON",
-    ),
-    "leave it out, or give your script a variable of another name",
-) | {
+_SET_BY_US = dict.fromkeys(outer_run.SET_BY_US, "leave it out, or give your script a variable of another name") | {
     "MASTER_PORT": "--master-port PORT sets it",
     "WORLD_SIZE": "--nodes and --nproc-per-node make it",
     "LOCAL_WORLD_SIZE": "--nproc-per-node sets it",
     "GROUP_WORLD_SIZE": "--nodes sets it",
     "TORCHELASTIC_MAX_RESTARTS": "--max-restarts sets it",
 }
-"""Variables that every worker gets, as from torchrun, whatever the user sets; with what to do instead."""
+"""Variables that every worker gets; with what to do instead of setting them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Union
 
+from . import outer_run
 from .failures import Failure
 from .named_tuple import NamedTuple
 from .secret_files import beside
@@ -288,9 +289,8 @@ class Job(NamedTuple):
 
     def environment(self, base: Dict[str, str], node_rank: int) -> Dict[str, str]:
         """The environment that all workers of a node share, without what `threads` decides."""
-        env = {**base, **self.env, **(self.node_env[node_rank] if self.node_env else {})}
-        if self.output_dir:
-            env = {"DISTLAUNCH_OUTPUT_DIR": self.output_dir, **env}
+        own = {"DISTLAUNCH_OUTPUT_DIR": self.output_dir} if self.output_dir else {}
+        env = {**own, **outer_run.without_it(base), **self.env, **(self.node_env[node_rank] if self.node_env else {})}
         if self.python_named:
             beside = os.path.dirname(sys.executable)
             path = env.get("PATH", os.defpath).split(os.pathsep)

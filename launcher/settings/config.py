@@ -9,6 +9,7 @@ import os
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from launcher.agent import outer_run
 from launcher.errors import ConfigError, RequestError, SpecError
 from launcher.runs import reader
 from launcher.settings.option import option
@@ -187,7 +188,7 @@ class Config:
 
     def _from_env(self, cls: type) -> dict[str, Setting]:
         found = {}
-        workers_own = {"DISTLAUNCH_MASTER_PORT"} if "DISTLAUNCH_RANK" in self.env else {}  # in a worker of another run
+        workers_own = outer_run.settings_of_it(self.env)
         for key, kind in field_types(cls).items():
             name = ENV_PREFIX + key.upper()
             if name in self.env and name not in workers_own:

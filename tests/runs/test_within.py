@@ -1,0 +1,75 @@
+"""A run that a worker of another run starts, as a sweep does: a run of its own."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.command import Cli
+
+OUTER = """
+import os, subprocess, sys
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    sys.exit(1)
+print("directory", os.environ["DISTLAUNCH_OUTPUT_DIR"])
+os.environ["WANDB_PROJECT"] = "ours"
+words = [sys.executable, "-m", "launcher", "local", "--quiet", "--nproc-per-node", "2", "--log-ranks", "all"]
+sys.exit(subprocess.call([*words, *sys.argv[1:], "inner.py"], cwd="trial"))
+"""
+"""Starts another run in its second round."""
+
+INNER = """
+import json, os
+print(json.dumps({name: value for name, value in os.environ.items()}))
+"""
+
+
+def variables(text: str) -> list[dict[str, str]]:
+    """What the workers of the inner run have printed, by their numbers."""
+    found = [json.loads(line[line.index("{") :]) for line in text.splitlines() if line.endswith("}")]
+    return sorted(found, key=lambda env: env["DISTLAUNCH_DEADLINE_FILE"] + env.get("RANK", ""))
+
+
+def inner(distlaunch: Cli, *options: str) -> list[dict[str, str]]:
+    """The variables of both workers of the run that was started by the worker of a restarted run."""
+    distlaunch.write("outer.py", OUTER)
+    distlaunch.write("trial/inner.py", INNER)
+    done = distlaunch("local", "--max-restarts", "1", "--name", "outer", "outer.py", *options)
+    assert done.exit_code == 0, done.stderr
+    assert f"directory {distlaunch.directory}\n" in done.stdout
+    return variables(done.stdout)
+
+
+def test_it_has_nothing_of_the_outer_run(distlaunch: Cli) -> None:
+    found = inner(distlaunch)
+
+    assert len(found) == 2
+    for rank, env in enumerate(found):
+        run = env["DISTLAUNCH_RUN_ID"]
+        assert run.startswith("inner-")
+        assert env["WANDB_RUN_ID"] == (f"{run}-rank{rank}" if rank else run)
+        assert (env["WANDB_RUN_GROUP"], json.loads(env["MLFLOW_RUN_CONTEXT"])["distlaunch.run"]) == (run, run)
+        assert env["DISTLAUNCH_OUTPUT_DIR"] == str(distlaunch.directory / "trial")
+        assert not {"DISTLAUNCH_ATTEMPT", "DISTLAUNCH_ATTEMPT_REASON", "DISTLAUNCH_ROUND"} & {*env}
+        assert env["WANDB_PROJECT"] == "ours", "a variable of the user's stays"
+
+
+def test_no_place_among_the_workers_of_the_outer_run_is_left(distlaunch: Cli) -> None:
+    for env in inner(distlaunch, "--contract", "env"):
+        assert not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_ERROR_FILE"} & {*env}
+        assert env["DISTLAUNCH_WORLD_SIZE"] == "2"
+
+
+def test_the_roles_of_the_outer_run_are_no_settings_of_it(distlaunch: Cli) -> None:
+    outer = OUTER.replace('os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"', "not os.environ['DISTLAUNCH_ROLE']")
+    distlaunch.write("outer.py", outer)
+    distlaunch.write("trial/inner.py", INNER)
+
+    done = distlaunch("local", "--role", "sweep:1:outer.py", "--role", "other:1:outer.py")
+
+    assert done.exit_code == 0, done.stderr
+    found = variables(done.stdout)
+    assert [env["ROLE_NAME"] for env in found] == ["default"] * len(found)
+    assert found
+    assert not [name for env in found for name in env if name.startswith("DISTLAUNCH_ROLE")]
