@@ -40,6 +40,31 @@ def test_a_loss_after_that_has_all_meet_again(elastic_run: Callable[..., Run]) -
     assert nodes.asks(first.node).result().workers == [1]
 
 
+def test_the_others_need_not_meet_again_for_a_node_that_had_finished(elastic_run: Callable[..., Run]) -> None:
+    nodes = elastic_run(1, 3)
+    first, second, third = nodes.meet(0, 1, 2)
+    assert not second.node.finished()
+
+    nodes.lose(second.node)
+    wait_until("the loss", lambda: nodes.store.peek(["gone/1"]) == [b""], limit_s=LIMIT_S)
+
+    assert not third.node.finished()
+    assert not first.node.restart_requested()
+    assert first.node.finished(), "all three have"
+
+
+def test_a_failure_after_that_has_the_rest_meet_without_it(elastic_run: Callable[..., Run]) -> None:
+    nodes = elastic_run(1, 2)
+    first, second = nodes.meet(0, 1)
+    assert not second.node.finished()
+    nodes.lose(second.node)
+    wait_until("the loss", lambda: nodes.store.peek(["gone/1"]) == [b""], limit_s=LIMIT_S)
+
+    first.node.request_restart()
+
+    assert nodes.asks(first.node).result().workers == [1]
+
+
 def test_one_that_is_lost_while_it_asks_holds_up_no_other(elastic_run: Callable[..., Run]) -> None:
     """Its request has a number, and never arrives."""
     nodes = elastic_run(2, 2)

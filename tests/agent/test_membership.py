@@ -111,6 +111,21 @@ def test_a_node_that_has_finished_continues_without_a_lost_one(warm_agents: Runn
     assert b"0 of 1" in run.stdout[0], "what the lost node had not done is done by the rest"
 
 
+def test_a_node_that_is_lost_after_it_has_finished_restarts_no_worker(warm_agents: Runner) -> None:
+    script = WAITS.replace('["NODE"] == "1"', '["NODE"] == "0"')
+    where = warm_agents.directory / "go"
+    run = warm_agents.start(script, str(where), nodes="1:2", request=NODES)
+    run.until(lambda: 1 in by_node(run, "worker_exited") and len(run.stdout) == 2)
+
+    os.kill(run.agent_pid(1), signal.SIGKILL)
+    run.until(lambda: run.of("failure"))
+    where.touch()
+    run.wait()
+
+    assert [fields["result"] for fields in run.of("done")] == ["success"]
+    assert run.stdout[0] == b"0 of 2\n", "node 0 was writing its last checkpoint, for example"
+
+
 def test_a_node_whose_agent_is_killed_leaves_at_once(warm_agents: Runner) -> None:
     """Its silence would be noticed only after ten minutes."""
     run = warm_agents.start(

@@ -53,7 +53,7 @@ class ElasticNodes(Nodes):
             place = self._take_place(workers)
             self.round, counts = place.round, from_runs(place.workers)
             self._watch.begin(_VERDICT, expects_signs=True)
-            self.members = Members(Prefixed(f"round/{self.round}", self.store), len(counts))
+            self.members = Members(Prefixed(f"round/{self.round}", self.store), len(counts), self._finish)
             try:
                 master = self._agree(place.rank)
             except RendezvousError as error:
@@ -168,6 +168,11 @@ class ElasticNodes(Nodes):
             if fate == b"again":
                 return False
         return super().finished()
+
+    def _finish(self) -> None:
+        """Count this node as finished; only then it can be lost without another round."""
+        self.members.store.add("finished", 1)
+        self.store.set(places.key_of_end(self.round, self._name), "")
 
     def publish_failure(self, cause: Cause) -> Verdict:
         """As in the base class; but once a round has begun, the others continue without a node that was in none."""

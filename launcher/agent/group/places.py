@@ -65,6 +65,11 @@ def key_of_ask(number: int) -> str:
     return f"places/ask/{number}"
 
 
+def key_of_end(number: int, name: str) -> str:
+    """The key that is there once the workers of that node have succeeded in the round, and are counted."""
+    return f"round/{number}/done/{name}"
+
+
 def key_of_answer(number: int) -> str:
     """The key of its answer."""
     return f"places/answer/{number}"
@@ -136,7 +141,10 @@ class Places:
             return self._inbox.highest
 
     def lose(self, name: str) -> None:
-        """Continue without the node of that name. If it lives after all, it is to ask again."""
+        """Continue without the node of that name. If it lives after all, it is to ask again.
+
+        The others need not meet for a node that had finished: its part is done.
+        """
         with self._lock:
             self._read()  # its last request may have come just before
             ask = self._asks.pop(name, None)
@@ -144,7 +152,8 @@ class Places:
                 self._store.set(key_of_answer(ask.number), AGAIN)
             if name in self._members:
                 self._members.discard(name)
-                self._begin_again(BROKEN)
+                if not self._store.check([key_of_end(self._round, name)]):
+                    self._begin_again(BROKEN)
 
     def _run(self) -> None:
         seen = 0
