@@ -15,7 +15,7 @@ from ..job import Job
 from ..named_tuple import NamedTuple
 from ..schedulers import slurm
 from ..system import processes
-from ..system.scratch import Scratch
+from ..system.scratch import ENVIRONMENT, Scratch, in_memory
 from .project_use import ProjectUse
 
 
@@ -52,7 +52,16 @@ class Place(NamedTuple):
         path = os.path.join(self.directory, "agent.json")
         with contextlib.suppress(OSError), open(path, "w", encoding="ascii") as file:
             json.dump({**identity, **more, **slurm.names(os.environ)}, file)
+        if self.job.warm_s:
+            self._note_environment()
         return identity
+
+    def _note_environment(self) -> None:
+        """Write our variables to a file in memory: /proc shows those of the run whose process we were forked from."""
+        if in_memory(self.scratch.path):
+            path = os.path.join(self.scratch.path, ENVIRONMENT)
+            with contextlib.suppress(OSError), open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+                file.write(b"".join(b"%s=%s\0" % pair for pair in os.environb.items()))
 
     def forget_last_attempt(self, *, with_result: bool) -> None:
         """Remove files of a previous attempt: a scheduler may requeue the run in the same directory."""

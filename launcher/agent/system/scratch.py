@@ -21,6 +21,9 @@ _NAME = r"distlaunch-[0-9]+-[0-9]+-([0-9]+)-([0-9]+)\Z"
 CRASH = "crash"
 """File in an agent's directory that records how it crashed."""
 
+ENVIRONMENT = "environment"
+"""File in an agent's directory with its variables, as in /proc, if /proc does not have them."""
+
 T = TypeVar("T")
 
 

@@ -18,7 +18,9 @@ import termios
 import threading
 from typing import Dict, NoReturn, Tuple
 
+from .. import roles
 from ..job import Job
+from ..system import scratch
 from . import attach
 from .frames import Connection
 
@@ -33,7 +35,7 @@ def main(directory: str) -> NoReturn:
     """Run the shell until it ends or stdin is closed; `directory` is the node's, with its `agent.json`."""
     try:
         about = attach.agent_of(directory)
-        env, cwd = _surroundings(about["pid"])
+        env, cwd = _surroundings(about["pid"], about["scratch"], int(os.path.basename(os.path.normpath(directory))))
     except attach.NOT_THERE as error:
         sys.exit(f"there is no run to open a shell in: {error}")
     os.chdir(cwd)
@@ -63,16 +65,22 @@ def _relay(sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
-def _surroundings(agent: int) -> Tuple[Dict[str, str], str]:
-    """The environment and the working directory for the shell, from the agent's process and the job that it reads."""
+def _surroundings(agent: int, memory: str, node_rank: int) -> Tuple[Dict[str, str], str]:
+    """The environment and the working directory for the shell, from the agent's process and the job that it reads.
+
+    `memory`: the agent's directory there.
+    """
     with open(f"/proc/{agent}/cmdline", "rb") as file:
         words = file.read().split(b"\0")
-    job = Job.read(os.fsdecode(words[words.index(b"--spec") + 1]))
-    env = dict(os.environ)
-    with contextlib.suppress(OSError), open(f"/proc/{agent}/environ", "rb") as file:
-        pairs = (os.fsdecode(pair).partition("=") for pair in file.read().split(b"\0") if b"=" in pair)
-        env.update({name: value for name, _, value in pairs})
-    return {**env, **job.env, "DISTLAUNCH_RUN_ID": job.run, "TERM": os.environ.get("TERM") or "xterm"}, job.cwd
+    job = roles.job_of(Job.read(os.fsdecode(words[words.index(b"--spec") + 1])), node_rank)
+    base = dict(os.environ)
+    for path in (os.path.join(memory, scratch.ENVIRONMENT), f"/proc/{agent}/environ"):
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            pairs = (os.fsdecode(pair).partition("=") for pair in file.read().split(b"\0") if b"=" in pair)
+            base.update({name: value for name, _, value in pairs})
+            break
+    env = job.environment(base, node_rank)
+    return {**env, "DISTLAUNCH_RUN_ID": job.run, "TERM": os.environ.get("TERM") or "xterm"}, job.cwd
 
 
 def _serve(line: Connection, fd: int) -> None:
