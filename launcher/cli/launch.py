@@ -271,6 +271,8 @@ def _follow_other(planned: service.Launch, run: Run, interrupts: Interrupts) -> 
     from launcher.cli import following
     from launcher.service import attaching
 
+    if not planned.request.on_hangup:
+        interrupts.detach_at_hangup()
     asked = attaching.Asked(planned.request.ranks, planned.request.on_hangup, attaching.TAIL)
     return following.attach(run, asked, interrupts)
 

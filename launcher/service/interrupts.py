@@ -80,6 +80,12 @@ class Interrupts:
         """Whether our terminal was closed and that is to detach us."""
         return self._detaches and (self._hung_up or hangup.pending())
 
+    def detach_at_hangup(self) -> None:
+        """From now on, SIGHUP does not stop the run: it is not ours."""
+        if not self._detaches:
+            self._detaches = True
+            hangup.block()
+
     def answered(self, *, cancel: bool) -> None:
         """Take note of the answer to the question that Ctrl-C asked."""
         self.stops = max(self.stops, int(cancel))

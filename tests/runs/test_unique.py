@@ -54,6 +54,24 @@ def test_several_launches_at_the_same_moment_start_one_run_and_the_others_attach
     assert distlaunch("local", "-d", "--unique", "--name", "nightly", "waits.py").stdout.strip() not in (run, more, "")
 
 
+@pytest.mark.parametrize(
+    ("options", "code", "state"), [([], 5, "running"), (["--on-hangup", "cancel"], 130, "cancelled")]
+)
+def test_a_closed_terminal_leaves_the_run_of_another_unless_told(
+    distlaunch: Cli, options: list[str], code: int, state: str
+) -> None:
+    distlaunch.write("waits.py", WAITS)
+    run = distlaunch("local", "-d", "--unique", "--name", "nightly", "waits.py").stdout.strip()
+    attached = Running(distlaunch.start("local", "--unique", "--name", "nightly", *options, "waits.py"))
+    attached.until("here")
+    attached.kill(signal.SIGHUP)
+    ended = attached.end()
+    attached.close()
+
+    assert (ended, distlaunch("status", run, "--output", "json").json["result"]["state"]) == (code, state)
+    distlaunch("cancel", "--force", run)
+
+
 def test_who_waits_for_the_submission_of_another_launcher_leaves_its_run_alone(distlaunch: Cli) -> None:
     distlaunch.write("waits.py", WAITS)
     run = make(distlaunch.runs, "nightly-20250101-101010-abcd", result=None)
