@@ -42,6 +42,9 @@ _END_BYTES = 128 * 1024
 _FAREWELL_S = 10.0
 """How long an agent may take to exit after its final event."""
 
+_BEGINS_S = 60.0
+"""How long a signal waits for agents that have not begun."""
+
 
 class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
     """Runs on this machine; each simulated node has its own agent."""
@@ -221,9 +224,12 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
                 agent.remove_cgroup()
 
     def signal(self, handle: LocalHandle, signum: int) -> None:
-        """Signal every agent, which passes the signal on."""
-        for agent in processes.of(handle):
-            (agent.ask if signum == self.asks_for_stacks else agent.send)(signum)
+        """Signal every agent, which passes the signal on; it waits for those that have only just been started."""
+        if signum == self.asks_for_stacks:  # an agent that has not begun has none
+            for agent in processes.of(handle):
+                agent.ask(signum)
+        else:
+            processes.ask(processes.of(handle), signum, patience_s=_BEGINS_S)
 
 
 def _is_done(stream: Path) -> bool:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.agent.system import cgroup, processes
+from launcher.agent.system.folding import folded
+from launcher.errors import CommandError
 from launcher.system import proc, storage
 from launcher.system.dataclass import dataclass
 
@@ -56,11 +58,16 @@ class Agent:
             for identity in self._of_session():
                 identity.send(number)
 
-    def ask(self, number: int) -> None:
-        """Signal the agent once it has recorded itself: before that, it handles no signals and would be ended."""
+    def ask(self, number: int) -> bool:
+        """Signal the agent if it has recorded itself: before that, it handles no signals and would be ended.
+
+        Returns False if it may still do so.
+        """
         noted = self._noted()
         if noted is not None and noted.alive():
             noted.send(number)
+            return True
+        return not self.living()
 
     def kill(self) -> None:
         """Send SIGKILL to the agent, all its descendants, and the script that started it."""
@@ -104,6 +111,16 @@ def of(handle: LocalHandle) -> list[Agent]:
     nodes = Path(handle["run_dir"]) / "nodes"
     started = (proc.Identity(agent["pid"], agent["start_ticks"]) for agent in handle["agents"])
     return [Agent(nodes / str(rank), identity) for rank, identity in enumerate(started)]
+
+
+def ask(agents: Sequence[Agent], number: int, *, patience_s: float) -> None:
+    """Signal all agents; those that are only about to begin get it then. Raises `CommandError` if they take longer."""
+    limit, left = time.monotonic() + patience_s, list(agents)
+    while left := [agent for agent in left if not agent.ask(number)]:
+        if time.monotonic() > limit:
+            which = folded(int(agent.directory.name) for agent in left)
+            raise CommandError(f"node {which}: the agent has not begun in {patience_s:.0f} s")
+        time.sleep(_LOOK_S)
 
 
 def force(agents: Sequence[Agent]) -> None:
