@@ -23,6 +23,13 @@ def write_beside(directory: Path, job: Job) -> tuple[str, ...]:
     return tuple(contents)
 
 
+def forget_beside(directory: Path, job: Job) -> None:
+    """Remove such files of the run that was rendered here before, as agents would take those that this one has not."""
+    with storage.storage_errors(directory):
+        for name in {FUNCTION_FILE, NOTIFY_FILE} - {*secret_texts(job)}:
+            (directory / name).unlink(missing_ok=True)
+
+
 def secret_texts(job: Job) -> dict[str, str]:
     """Other fields of the job that are not in spec.json, by the names of their files."""
     texts = ((FUNCTION_FILE, job.function), (NOTIFY_FILE, job.notify))

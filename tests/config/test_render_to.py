@@ -151,6 +151,18 @@ def test_all_files_that_are_written_are_listed(distlaunch: Cli, backend: str) ->
 
 
 @pytest.mark.parametrize("backend", COMMANDS)
+def test_whom_the_run_that_was_there_before_told_is_not_told_of_this_one(distlaunch: Cli, backend: str) -> None:
+    distlaunch.write("x.py", "")
+    command, *rest = COMMANDS[backend]
+    hook = "http://127.0.0.1:9/hook"
+    for more in (("--notify", hook), ()):
+        assert distlaunch(command, "--render-to", "out", *more, *rest).exit_code == 0
+        files = [path for path in (distlaunch.directory / "out").rglob("*") if path.is_file()]
+        told = [path.name for path in files if b"aHR0c" in path.read_bytes() or hook.encode() in path.read_bytes()]
+        assert bool(told) == bool(more), told
+
+
+@pytest.mark.parametrize("backend", COMMANDS)
 @pytest.mark.parametrize("flag", ["--dry-run", "--detach"])
 def test_it_excludes_flags_that_write_nothing_or_start_something(distlaunch: Cli, backend: str, flag: str) -> None:
     distlaunch.write("x.py", "")

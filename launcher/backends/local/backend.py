@@ -15,7 +15,7 @@ from launcher.backends._base import Backend, Record, Written, unrecorded
 from launcher.backends._files import FileStream
 from launcher.backends._plan import PlannedNode
 from launcher.backends._roles import names_of, parts_of_nodes, with_roles
-from launcher.backends._writing import write_beside, write_files
+from launcher.backends._writing import forget_beside, write_beside, write_files
 from launcher.backends.local import gpus, processes, programs, starting
 from launcher.backends.local.handle import LocalHandle
 from launcher.backends.local.options import LocalOptions
@@ -112,6 +112,7 @@ class LocalBackend(Backend[LocalPlan, LocalHandle, LocalOptions]):
             )
             more |= scripts.contents()
         texts = {**self.render(plan), "spec.json": spec_text(job)}
+        forget_beside(directory, job)
         write_files(directory, {name: text.encode(errors="surrogateescape") for name, text in texts.items()} | more)
         return Written(texts, (*more, *write_beside(directory, job)))
 

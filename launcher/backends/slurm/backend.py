@@ -12,6 +12,7 @@ from launcher.agent.system.processes import ASKS_ALL_FOR_STACKS
 from launcher.backends._base import Backend, Record, unrecorded
 from launcher.backends._files import FileStream
 from launcher.backends._outlook import Outlook
+from launcher.backends._writing import forget_beside
 from launcher.backends.slurm import allocation, behind_login, clusters, control, reported, requeue, run_files, steps
 from launcher.backends.slurm import site as sites
 from launcher.backends.slurm.handle import SlurmHandle, directory_of
@@ -101,6 +102,7 @@ class SlurmBackend(Backend[SlurmPlan, SlurmHandle, SlurmOptions]):
 
     def write(self, plan: SlurmPlan, directory: Path) -> Written:
         """Write what a submission sends, to a directory that may be moved; `sbatch job.sbatch` in it does the rest."""
+        forget_beside(directory, plan.job)
         return run_files.fill(plan, directory, run_files.texts(plan, plan.by_hand, plan.job._replace(may_move=True)))
 
     def submit(self, plan: SlurmPlan, record: Record = unrecorded) -> SlurmHandle:
