@@ -52,7 +52,7 @@ def of_script(options: JobOptions, launching: LaunchOptions, script: str, args: 
 def of_workers(job: JobSpec, given: Mapping[str, Setting], backend: AnyBackend) -> JobSpec:
     """The job, with nodes for the number of all workers if that was given, and not the number of nodes after it."""
     total, nodes = given["workers"], given["nodes"]
-    if not total.value or (nodes.source == "flag" != total.source):
+    if not total.value or nodes.place > total.place:
         return job
     if nodes.source == total.source == "flag":
         raise SpecError("--workers and --nodes exclude each other", hint="--nproc-per-node goes with either")

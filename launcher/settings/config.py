@@ -70,6 +70,8 @@ class Setting:
     """The values of all layers, in order; empty for a default."""
 
     file: str = field(default="", compare=False)
+    place: int = field(default=-1, compare=False)
+    """The number of its layer: of two options that exclude each other, the one with the higher number counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +115,12 @@ class Config:
         layers.append({key: Setting(value, "flag") for key, value in (flags or {}).items() if value is not None})
         layers.append(dict(above or {}))
         counting = [{name: value for name, value in layer.items() if name not in self.ignored} for layer in layers]
-        return {
-            item.name: _pile([each[item.name] for each in counting if item.name in each], item.default, item.metadata)
-            for item in fields(cls)
-        }
+        found = {}
+        for item in fields(cls):
+            places = [number for number, each in enumerate(counting) if item.name in each]
+            given = [counting[number][item.name] for number in places]
+            found[item.name] = _pile(given, item.default, item.metadata, place=max(places, default=-1))
+        return found
 
     def of_project(self, cls: type, found: Mapping[str, Setting]) -> list[str]:
         """The options of the class that change what is executed and get a value from the project file."""
@@ -277,13 +281,13 @@ def _hint(section: tuple[str, ...], key: str, known: list[str]) -> str:
     return elsewhere + names.hint(key, known)
 
 
-def _pile(given: list[Setting], default: Any, meta: Mapping[str, Any]) -> Setting:
+def _pile(given: list[Setting], default: Any, meta: Mapping[str, Any], *, place: int) -> Setting:
     """The last layer's value; for options that add up, the values of all layers in order, each at its last place."""
     if not given:
         return Setting(default, "default")
     if not meta.get("adds_up"):
-        return Setting(given[-1].value, given[-1].source, tuple(given))
+        return Setting(given[-1].value, given[-1].source, tuple(given), place=place)
     values = [value for setting in given for value in setting.value]
     if not meta["repeats"]:
         values = [*dict.fromkeys(reversed(values))][::-1]
-    return Setting(tuple(values), " + ".join(setting.source for setting in given), tuple(given))
+    return Setting(tuple(values), " + ".join(setting.source for setting in given), tuple(given), place=place)

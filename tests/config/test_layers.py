@@ -55,6 +55,26 @@ def test_a_later_layer_wins_and_the_source_names_it(tmp_path: Path) -> None:
     assert found["python"] == config.Setting("", "default")
 
 
+@pytest.mark.parametrize(
+    ("more", "variables", "nodes"),
+    [
+        ("", {}, 2),
+        ("", {"DISTLAUNCH_NODES": "4"}, 4),
+        ("nodes = 4\n", {}, 4),
+        ("nodes = 4\n", {"DISTLAUNCH_WORKERS": "24"}, 3),
+    ],
+)
+def test_of_the_numbers_of_nodes_and_of_workers_the_later_layer_wins(
+    distlaunch: Cli, more: str, variables: dict[str, str | None], nodes: int
+) -> None:
+    distlaunch.write("distlaunch.toml", f'[defaults]\nworkers = 16\n[clusters.lab]\nbackend = "local"\n{more}')
+    distlaunch.write("x.py", "")
+    done = distlaunch(
+        "run", "--on", "lab", "--nproc-per-node", "8", "--dry-run", "--output", "json", "x.py", env=variables
+    )
+    assert len(done.json["result"]["plan"]["argv"]) == nodes, done
+
+
 def test_a_cluster_in_a_later_file_changes_single_keys(tmp_path: Path) -> None:
     system = '[clusters.x]\nbackend = "local"\nnodes = 2\ngrace = "9s"\n'
     profile = load(tmp_path, system=system, project="[clusters.x]\nnodes = 3\n").cluster("x", lambda _: LocalOptions)
