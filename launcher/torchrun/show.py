@@ -23,6 +23,9 @@ _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _PEER_TIMEOUT = ("--peer-timeout", "--rdzv-conf keep_alive_interval")
 """The option that names the limit of silence, as backends have it and as torchrun has."""
 
+_SPAWN = ("use --start-method spawn to avoid the restart", "nothing is lost but the time of this restart")
+"""What can be done, on the backends and here: torchrun's option of that name has no effect on scripts."""
+
 _ANOTHER_RUN = " (a run of its own needs an --rdzv-id of its own)"
 
 
@@ -92,7 +95,7 @@ class Show:
         elif name == "preload_output":
             self._write(STDERR, str(about.get("text")).encode())
         elif name == "warning":
-            message = str(about.get("message")).replace(*_PEER_TIMEOUT)
+            message = str(about.get("message")).replace(*_PEER_TIMEOUT).replace(*_SPAWN)
             self._note(f"warning: {message}{_ANOTHER_RUN if message == NOT_NEEDED else ''}")
         elif name == "lines_lost":
             self._note(f"warning: {about.get('lines')} lines were lost: {about.get('reason')}")

@@ -278,6 +278,6 @@ def test_a_variable_set_in_a_forked_child_has_no_effect_and_a_message_says_so(ag
 
     assert (run.result(), bytes(run.stdout[0])) == ("success", b"7\n")
     assert (
-        b"distlaunch: OMP_NUM_THREADS was set before torch was imported, in a forked process, where it has no effect"
-        in run.stderr[0]
+        b"distlaunch: OMP_NUM_THREADS was set before torch was imported, in a forked process, where it has no effect; "
+        b"do it before the process is forked, or use --start-method spawn\n" in run.stderr[0]
     )

@@ -41,6 +41,15 @@ time.sleep(600)
 """
 
 
+@pytest.mark.torch
+def test_workers_that_start_again_name_no_option_that_has_no_effect(start: Callable[..., Node]) -> None:
+    node = start("import os\nname = 'OMP_NUM_' + 'THREADS'\nos.environ[name] = '3'\nimport torch\n", "x.py")
+
+    assert node.wait() == 0
+    assert "workers start again, each in its own interpreter: OMP_NUM_THREADS was set" in node.err
+    assert "--start-method" not in node.err
+
+
 def test_workers_have_torchruns_variables_arguments_and_stdin_and_nothing_is_left(start: Callable[..., Node]) -> None:
     options = [
         "--standalone",

@@ -42,7 +42,8 @@ class Again:
     def __call__(self, reasons: List[str]) -> None:
         """Start again, and report why to the fork server; a process that the script has forked only prints why."""
         if os.getpid() != self._pid:
-            text = f"distlaunch: {'; '.join(reasons)}, in a forked process, where it has no effect; use --start spawn\n"
+            text = f"distlaunch: {'; '.join(reasons)}, in a forked process, where it has no effect"
+            text += "; do it before the process is forked, or use --start-method spawn\n"
             os.write(2, text.encode(errors="backslashreplace"))
             return
         notes.leave(self._scratch, notes.AGAIN, reasons, self._server)
