@@ -24,14 +24,8 @@ if TYPE_CHECKING:
     Attach = Callable[..., "Client"]
 
 LENT: dict[str, Any] = {
-    "rank": 0,
-    "interactive": False,
-    "stdin": "tty",
-    "stdout": True,
-    "stderr": True,
-    "size": [33, 77],
-    "term": "vt220",
-}
+    "rank": 0, "interactive": False, "stdin": "tty", "stdout": True, "stderr": True, "size": [33, 77], "term": "vt220",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -262,6 +256,29 @@ def test_a_suspended_worker_continues_on_request_and_when_its_client_has_left(
     run.wait()
     assert run.result() == "cancelled"
     assert run.of("worker_exited")[0]["signal"] == "SIGTERM"
+
+
+def test_an_agent_waits_for_no_client_that_does_not_read_while_others_work(runner: Runner, client_of: Attach) -> None:
+    text = """
+import os, time
+first = os.environ["RANK"] == "0"
+while not os.path.exists("go" if first else "over"): time.sleep(0.01)
+for _ in range(1000 * first): print("x" * 1000)
+"""
+    run = runner.start(text, nproc_per_node="2", request={"terminal": LENT})
+    client = client_of(run)
+    run.until(lambda: run.of("terminal_attached"))
+    (runner.directory / "go").touch()
+    run.until(lambda: run.of("worker_exited"))
+    (runner.directory / "over").touch()
+    run.until(lambda: len(run.of("worker_exited")) == 2)
+    client.until_end()
+    run.wait()
+    assert run.result() == "success"
+    names = [name for _, name, _ in run.events if name in ("worker_exited", "terminal_detached")]
+    assert names == ["worker_exited", "worker_exited", "terminal_detached"], "the agent stood still for the client"
+    assert client.exited
+    assert client.out.count("x") == 1_000_000, "it can still read everything"
 
 
 def test_no_worker_waits_for_a_client_that_only_looks_on_and_does_not_read(runner: Runner, client_of: Attach) -> None:

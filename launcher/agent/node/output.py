@@ -31,6 +31,9 @@ class Output:
         self._terminals: Dict[int, Terminal] = {}
         """Empty if the launcher has no terminal."""
 
+        self._leaving: List[Terminal] = []
+        """Those of workers that have exited, whose clients have not read everything."""
+
         self.reads = 0
         """How often a pipe has been read."""
 
@@ -52,6 +55,8 @@ class Output:
     def _lend(self, about: StartedWorker, fds: List[int], lent: LentTerminal) -> Dict[str, Pipe]:
         from ..terminal.relay import Loop, lend  # few runs have a terminal
 
+        for before in self._leaving:
+            before.part()  # what it shows comes before what the next worker of that rank writes
         loop = Loop(self._selector, self._out, self._out.event, self._watch, self._signal_group)
         terminal, output = lend(lent, fds, self._place.node_rank, about["rank"], self._place.scratch.path, loop)
         if terminal is not None:
@@ -62,9 +67,13 @@ class Output:
         """Read what is left of a worker that has exited, and close its terminal."""
         self.drain(output)
         if pid in self._terminals:
-            self._terminals.pop(pid).close()
+            self._close(self._terminals.pop(pid))
         for pipe in output.values():
             self._out.rank_ended(pipe.tag)
+
+    def _close(self, terminal: Terminal) -> None:
+        terminal.close()
+        self._leaving += [terminal] if terminal.connected else []
 
     def drain(self, output: Dict[str, Pipe]) -> None:
         """Read what a worker has written so far."""
@@ -79,8 +88,9 @@ class Output:
 
     def attend(self, now: float, looked: float, *, holds: bool) -> None:
         """Call this once per turn of the loop, which began to read at `looked`. `holds`: nothing may be lost."""
-        for terminal in self._terminals.values():
+        for terminal in (*self._terminals.values(), *self._leaving):
             terminal.look(now)
+        self._leaving = [terminal for terminal in self._leaving if terminal.connected]
         for pipe in self._pipes.values() if self._reads else ():  # else the rest may be there, unread
             pipe.flush_part(self._out, looked)  # a line read in part in this turn may be complete by now
         self._out.flush()
@@ -88,7 +98,7 @@ class Output:
 
     def patience(self, now: float) -> float:
         """Seconds until `attend` must be called again."""
-        until = [terminal.patience(now) for terminal in self._terminals.values()]
+        until = [terminal.patience(now) for terminal in (*self._terminals.values(), *self._leaving)]
         if any(pipe.waits for pipe in self._pipes.values()):
             until.append(PART_AFTER_S)
         if not self._reads:
@@ -107,7 +117,9 @@ class Output:
                 self._out.flush()
             self._out.rank_ended(pipe.tag)
         for terminal in self._terminals.values():
-            terminal.close()
+            self._close(terminal)
+        for terminal in self._leaving:
+            terminal.part()
 
     def _hold_back(self, *, holds: bool) -> None:
         """Stop reading the pipes while the stream is blocked; without `holds`, output is lost instead."""

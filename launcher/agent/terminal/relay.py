@@ -90,6 +90,9 @@ class Terminal:
 
         self._modes: Dict[str, bool] = {}
         self._suspended = False
+        self._leaves_at: Optional[float] = None
+        """Once the worker has exited: until when the client may read the rest."""
+
         self._alone_since: Optional[float] = time.monotonic()
         self._path = path
         self._listener = listen(self._path)
@@ -118,6 +121,10 @@ class Terminal:
 
     def look(self, now: float) -> None:
         """Check what causes no event: changed modes, and a long time without a client."""
+        if self._leaves_at is not None:
+            if self._client is not None and now >= self._leaves_at:
+                self._lose_client()
+            return
         self._keyboard.look()
         if self._client is not None:
             self._look_at_modes()
@@ -133,8 +140,16 @@ class Terminal:
             self._suspended = False
             self._loop.signal(self.rank, signal.SIGCONT)
 
+    @property
+    def connected(self) -> bool:
+        """Whether it has a client; after `close`, one that has not read everything."""
+        return self._client is not None
+
     def close(self) -> None:
-        """Close the terminal: the worker has exited, and all its output was passed to `show`."""
+        """Close the terminal: the worker has exited, and all its output was passed to `show`.
+
+        A client that only looks on may read the rest while the node's other workers go on, until `part`.
+        """
         if self._screen is not None:
             self._screen.terminal = None  # later output of other processes goes to the stream only
         self._loop.selector.unregister(self._listener)
@@ -142,15 +157,25 @@ class Terminal:
         with contextlib.suppress(OSError):
             os.unlink(self._path)
         if self._client is not None:
+            self._leaves_at = time.monotonic() + _FAREWELL_S
             self._client.send(exited=True)
-            limit = time.monotonic() + _FAREWELL_S
+            if self._keyboard.used:  # its output is nowhere else on the screen
+                self.part()
+            else:
+                self._attend()
+        self._screen = None
+        self._keyboard.close()
+
+    def part(self) -> None:
+        """Wait for a client that has not read everything, until its time is over."""
+        while self._client is not None:
+            if self._client.ended or not self._client.waiting or time.monotonic() >= (self._leaves_at or 0.0):
+                self._lose_client()
+                return
             poll = select.poll()
             poll.register(self._client.fileno(), select.POLLOUT)
-            while self._client.waiting and not self._client.ended and time.monotonic() < limit:
-                poll.poll(_LOOK_S * 1000)
-                self._client.flush()
-            self._lose_client()
-        self._keyboard.close()
+            poll.poll(_LOOK_S * 1000)
+            self._client.flush()
 
     # -- the client's side --------------------------------------------------------------------------------------------
 
@@ -177,7 +202,8 @@ class Terminal:
     def _attend(self) -> None:
         """Update the events to wait for on the client's socket; drop a client that has closed or is far behind."""
         assert self._client is not None
-        if self._client.ended or self._client.waiting > _FAR_BEHIND_BYTES:
+        is_over = self._leaves_at is not None and not self._client.waiting
+        if self._client.ended or is_over or self._client.waiting > _FAR_BEHIND_BYTES:
             self._lose_client()
             return
         events = selectors.EVENT_WRITE if self._client.waiting else 0
@@ -190,7 +216,8 @@ class Terminal:
             return
         self._client.flush()
         for message in self._client.receive():
-            self._hear(message)
+            if self._leaves_at is None:
+                self._hear(message)
         if self._client is not None:
             self._attend()
 
