@@ -219,5 +219,5 @@ def test_a_start_over_ssh_in_the_same_directory_forgets_how_the_previous_one_end
 
     answer = host_run.start(about)
 
-    assert answer["files"] == ["key", "spec.json"]
+    assert answer["files"] == ["key", "request.json", "spec.json"]
     assert (own / "key").stat().st_mode & 0o777 == 0o600
