@@ -48,8 +48,12 @@ def remove(run: Run, *, force: bool = False) -> None:
     if own.is_symlink():  # adopted: it is removed here only
         own.unlink()
         return
-    with _hold(own):
-        check(directories.again(run), force=force)  # it may have been started again since
+    with _hold(own), ExitStack() as held:
+        run = directories.again(run)  # it may have been moved or started again since
+        if run.path != own and run.path.is_dir():  # `requeue` and `cancel` take that of the try
+            held.enter_context(_hold(run.path))
+            run = directories.again(run)
+        check(run, force=force)
         recorded = directories.recorded(run.root, run.id)
         tries = [each["run"] for each in (recorded.race or {"tries": []})["tries"]]
         parts = [recorded, *(directories.read(own / races.TRIES, name) for name in tries if name != run.id)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher.errors import RequestError
-from launcher.runs import directories, lock, restarts
+from launcher.runs import directories, lock, races, records, restarts
 from launcher.runs.liveness import Liveness
 from launcher.service import observe, removal
 from tests.runs.test_runs import make
@@ -17,6 +17,7 @@ from tests.runs.test_runs import make
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from launcher.results.race import Race
     from launcher.runs.handle import Handle
 
 NAME = "train-20250101-000000-abcd"
@@ -62,6 +63,37 @@ def test_a_run_that_was_started_again_after_the_check_is_kept(tmp_path: Path, cl
 
     assert cluster.removed == []
     assert directories.find(tmp_path, NAME).attempt == 1
+
+
+def test_a_run_that_was_moved_and_is_being_started_again_is_kept(tmp_path: Path, cluster: Cluster) -> None:
+    run = make(tmp_path, NAME)
+    race: Race = {"start": "move", "limit": 1, "claim": None, "wait_s": 300.0, "asked": [], "tries": []}
+    races.decide(records.note_race(run, race), OTHER, "lab")
+    there = make(run.path / races.TRIES, OTHER)
+    records.record_handle(there, {"run_dir": str(there.path)})
+
+    moved = directories.find(tmp_path, NAME)
+    with (
+        lock.hold(moved.whole_path, "requeue", submits=True),
+        pytest.raises(RequestError, match="is being changed by `distlaunch requeue`"),
+    ):
+        removal.remove(moved)
+
+    assert cluster.removed == []
+    assert directories.find(tmp_path, NAME).path == there.path
+    removal.remove(moved)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_of_which_the_chosen_try_is_missing_can_be_removed(tmp_path: Path, cluster: Cluster) -> None:
+    run = make(tmp_path, NAME)
+    race: Race = {"start": "first", "limit": 1, "claim": None, "wait_s": 300.0, "asked": [], "tries": []}
+    races.decide(records.note_race(run, race), OTHER, "lab")
+
+    removal.remove(directories.find(tmp_path, NAME), force=True)
+
+    assert list(tmp_path.iterdir()) == []
+    assert cluster.removed == []
 
 
 def test_what_a_killed_launch_has_left_is_removed_after_a_day(tmp_path: Path) -> None:
