@@ -15,15 +15,15 @@ import json
 import os
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.agent.system import files
-from launcher.errors import RequestError
+from launcher.errors import RequestError, StorageError
 from launcher.system import numbers, storage
-from launcher.system.dataclass import asdict, dataclass
+from launcher.system.dataclass import asdict, dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -84,7 +84,34 @@ class Owner:
 
 def owner(directory: Path) -> Owner | None:
     """The owner of a run directory's lock, even if it has died; None if the lock is free."""
-    return _owner(_read(directory, _latest(directory)))
+    number = _latest(directory)
+    found = _owner(_read(directory, number))
+    if found is None or found.gone is not None or abs(time.time() - found.renewed) <= _SILENT_S:
+        return found
+    return replace(found, renewed=_renewed(_path(directory, number), found))
+
+
+def _renewed(path: Path, found: Owner) -> float:
+    """When the owner renewed its lock: the clocks of two hosts may differ, and the disk has one for all files."""
+    import tempfile  # few owners are silent
+
+    with suppress(OSError), tempfile.TemporaryFile(dir=path.parent) as file:
+        return time.time() - (os.fstat(file.fileno()).st_mtime - path.stat().st_mtime)
+    return found.renewed
+
+
+@contextmanager
+def unless_held(directory: Path, doing: str) -> Iterator[bool]:
+    """Hold the lock if no live process has it and there is room for one. Gives whether it is held."""
+    found = owner(directory)
+    free = found is None or found.seems_gone
+    with ExitStack() as held:
+        if free:
+            try:
+                held.enter_context(hold(directory, doing))
+            except (RequestError, StorageError):
+                free = False
+        yield free
 
 
 def other(directory: Path) -> Owner | None:
@@ -120,8 +147,11 @@ def hold(
             watch()
             if time.monotonic() > next_s:
                 next_s = time.monotonic() + _RENEW_S
-                with suppress(OSError):  # a full disk; the next renewals have time to succeed
+                try:
                     _write(path, {**asdict(about), "renewed": time.time()})
+                except OSError:  # a full disk still has room for a time
+                    with suppress(OSError):
+                        os.utime(path)
                 if over.is_set():  # released while this was written
                     free()
 
@@ -140,15 +170,15 @@ def hold(
 
 def _acquire(directory: Path, about: Owner, wait_s: float) -> int:
     began = since = time.monotonic()
-    seen: tuple[int, bytes] | None = None
+    seen: tuple[int, bytes, float] | None = None
     renewed = told = False
     while True:
         number = _latest(directory)
-        content = _read(directory, number)
+        content, changed = _read(directory, number), _changed(directory, number)
         holder, now = _owner(content), time.monotonic()
-        if seen != (number, content):
+        if seen != (number, content, changed):
             renewed = seen is not None and seen[0] == number
-            seen, since = (number, content), now
+            seen, since = (number, content, changed), now
         free = not number or content == _FREE or (holder is not None and holder.gone is True)
         if free or now - since > _SILENT_S:
             if _take(directory, number + 1, about):
@@ -192,6 +222,12 @@ def _read(directory: Path, number: int) -> bytes:
     with suppress(OSError):
         return _path(directory, number).read_bytes()
     return b""
+
+
+def _changed(directory: Path, number: int) -> float:
+    with suppress(OSError):
+        return _path(directory, number).stat().st_mtime
+    return 0.0
 
 
 def _write(path: Path, about: object) -> None:

@@ -238,15 +238,16 @@ def undone(recorded: Run, there: Run) -> None:
 
 def caught_up(run: Run) -> Run:
     """The run after what a command that was moving it has left: undone, unless the run was there already."""
-    there, owner = moves.pending(run), lock.owner(run.root / run.id)
-    if there is None or (owner is not None and not owner.seems_gone):
-        return run
-    recorded = directories.recorded(run.root, run.id)
-    holder = races.claim(recorded)
-    if holder is None or holder["run"] != there.id:
-        undone(recorded, there)
-    else:  # it gets its claim like every try that was chosen
-        moves.end(recorded)
+    with lock.unless_held(run.root / run.id, "status") as ours:
+        there = moves.pending(run)
+        if there is None or not ours:
+            return run
+        recorded = directories.recorded(run.root, run.id)
+        holder = races.claim(recorded)
+        if holder is None or holder["run"] != there.id:
+            undone(recorded, there)
+        else:  # it gets its claim like every try that was chosen
+            moves.end(recorded)
     return directories.read(run.root, run.id)
 
 

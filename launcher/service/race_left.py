@@ -47,7 +47,7 @@ class Abandoned(Contest):
 
     def looked_at(self) -> Run:
         """The run as its tries are now: one may have claimed it at a shared place, or none may be left."""
-        left = False
+        left = not self._race["tries"] and time.time() - self.run.created < status.SUBMISSION_S
         for each in self._tries():
             state = observe.state_of(each)
             if self._race["claim"] and has_claim(each):
@@ -84,12 +84,27 @@ def caught_up(run: Run) -> Run:
 
     Nothing is done while its launcher lives.
     """
-    path = run.root / run.id
-    owner = lock.owner(path)
-    if (run.result is not None and run.won is None) or (owner is not None and not owner.seems_gone):
+    if (run.result is not None and run.won is None) or not _leaves_something(run):
         return run
-    contest = Abandoned(directories.recorded(run.root, run.id), Unattended())
-    if run.won is not None:
+    with lock.unless_held(run.root / run.id, "status") as ours:
+        if not ours:
+            return run
+        run = directories.read(run.root, run.id)  # it may have been decided meanwhile
+        if run.damaged or (run.result is not None and run.won is None):
+            return run
+        contest = Abandoned(directories.recorded(run.root, run.id), Unattended())
+        if run.won is None:
+            return contest.looked_at()
         contest.tidy(run)
-        return directories.read(run.root, run.id)
-    return contest.looked_at()
+    return directories.read(run.root, run.id)
+
+
+def _leaves_something(run: Run) -> bool:
+    """Whether the decision is open, or one that was made may not have been carried out."""
+    if run.won is None:
+        return True
+    shared = run.won["claim"] is not None  # nothing has to be granted there
+    return any(
+        each["ended_at"] is None and each["granted_at"] is None and not (shared and each["run"] == run.path.name)
+        for each in run.won["tries"]
+    )
