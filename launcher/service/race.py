@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import queue
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from launcher import output
 from launcher.agent.failures import Failure
 from launcher.console import live_line
-from launcher.errors import CommandError, LaunchError
-from launcher.runs import directories, lock, races, records
+from launcher.errors import CommandError, LaunchError, StorageError
+from launcher.runs import cancel_notes, directories, lock, races, records
 from launcher.service import cancel, launch, observe, undo
 from launcher.service.leaving import Leaving
 from launcher.service.rival import News, Rival, grant, say, submit
@@ -120,7 +121,10 @@ class Contest:
             output.note(f"queued on {rival.cluster}{job}: {rival.run.id}")
         elif news.what == "ended":
             rival.over = True
-            self._note(rival.run.id, ended_at=time.time(), problem=news.text)
+            self._note(rival.run.id, problem=news.text, **({} if rival.unsure else {"ended_at": time.time()}))
+            if rival.unsure:  # it is cancelled with the others, and ends by itself if it starts before that
+                with suppress(StorageError):
+                    cancel_notes.note(rival.run, force=True)
             output.warn(f"{rival.cluster} is left out: {news.text}")
         elif news.what == "held" or (news.what == "wants" and self._race["claim"] is None):
             return races.decide(self.run, rival.run.id, rival.cluster)["run"] == rival.run.id
@@ -131,7 +135,7 @@ class Contest:
         if self._race["claim"] is None:
             self._grant(rival)
         self._note(rival.run.id, granted_at=time.time())
-        others = [each for each in self._rivals if each is not rival and not each.over]
+        others = [each for each in self._left() if each is not rival]
         told = f"; cancelling it on {', '.join(each.cluster for each in others)}" if others else ""
         output.note(f"{rival.cluster} starts first and gets the run{told}")
         for each in (rival, *others):
@@ -152,16 +156,23 @@ class Contest:
                 output.warn(f"{rival.cluster} is told again that it has the run: {error.message}")
                 time.sleep(_AGAIN_S)
 
-    def _none_left(self) -> CommandError:
-        """Record that no try can run."""
+    def _left(self) -> list[Rival]:
+        """The tries of which something is left, or may come."""
+        return [each for each in self._rivals if each.unsure or not each.over]
+
+    def _none_left(self, limit_s: float = _SETTLE_S) -> CommandError:
+        """Record that no try can run, once that is certain."""
+        self._cancel(self._left())
+        certain = self.settled(limit_s)
         told = "; ".join(f"{each['cluster']}: {each['problem']}" for each in self._race["tries"])
         error = CommandError(f"no cluster is left: {told}", hint=f"distlaunch status -v {self.run.id}")
-        records.finish(self.run, undo.unsubmitted("failed", error))
+        if certain:
+            records.finish(self.run, undo.unsubmitted("failed", error))
         return error
 
     def abandon(self) -> None:
         """Cancel all tries, as the run was cancelled."""
-        left = [each for each in self._rivals if not each.over]
+        left = self._left()
         for each in left:
             each.over = True
         self._cancel(left)

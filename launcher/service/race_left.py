@@ -56,13 +56,22 @@ class Abandoned(Contest):
                 return directories.read(self.run.root, self.run.id)
             if state["exit_code"] is not None:
                 self._note(each.id, ended_at=time.time(), problem=why_ended(state))
-            elif _was_never_sent(each, state):
-                self._note(each.id, ended_at=time.time(), problem=state["detail"])
-            else:
+            elif not _was_never_sent(each, state):
                 left = True
+            elif status.unsure(each):
+                self._note(each.id, problem=state["detail"])
+                self._rivals.append(self._unsure(each))
+            else:
+                self._note(each.id, ended_at=time.time(), problem=state["detail"])
         if not left:
-            self._none_left()
+            self._none_left(_SOON_S)
         return self.run
+
+    def _unsure(self, each: Run) -> Rival:
+        """A try of which something may still start."""
+        rival = Rival(each, observe.backend_of(each), each.cluster or each.backend, self._said)
+        rival.over = rival.unsure = True
+        return rival
 
     def _tries(self) -> Iterator[Run]:
         """The tries that have not ended, as far as is recorded."""

@@ -10,7 +10,7 @@ from launcher import output
 from launcher.agent.named_tuple import NamedTuple
 from launcher.agent.protocol import Event
 from launcher.errors import LaunchError
-from launcher.runs import records, status
+from launcher.runs import directories, records, status
 from launcher.runs.reader import StreamReader
 from launcher.service import launch, limits, observe
 from launcher.service.interrupts import Unattended
@@ -48,6 +48,9 @@ class Rival:
         self.sent = self.over = False
         """Whether it was submitted; and whether nothing more is to be heard of it."""
 
+        self.unsure = False
+        """Whether its submission has failed, and something of it may still start."""
+
         self._left = False
         self._thread = threading.Thread(target=self._go, daemon=True, name=f"try {cluster}")
 
@@ -70,11 +73,18 @@ class Rival:
                 self._tell("submitted")
                 self._watch()
             except LaunchError as error:
-                self._tell("ended", error.message)
+                self._failed(error.message)
             except KeyboardInterrupt:
-                self._tell("ended", "it was cancelled while it was submitted")
+                self._failed("it was cancelled while it was submitted")
             except Exception as error:  # noqa: BLE001 - one broken cluster must not end the others' tries
-                self._tell("ended", repr(error))
+                self._failed(repr(error))
+
+    def _failed(self, why: str) -> None:
+        found = directories.read(self.run.path.parent, self.run.id)
+        self.unsure = not found.damaged and bool(status.unsure(found))
+        if self.unsure:
+            self.run = found
+        self._tell("ended", why)
 
     def _watch(self) -> None:
         """Report when node 0 wants the claim, and an end without it."""

@@ -46,6 +46,9 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> list[NodeState]:
         def recover(self, _handle: Handle) -> None:
             """Nothing was sent."""
 
+        def undo(self, _handle: Handle) -> None:
+            """Nothing is there."""
+
     monkeypatch.setattr(observe, "backend_of", lambda _run: Cluster())
     return states
 
@@ -112,6 +115,21 @@ def test_a_run_whose_other_tries_were_never_sent_ends_with_its_last_one(
     problems = {each["run"]: each["problem"] for each in ended.race["tries"]}
     assert problems[noted] == "it has no run.json"
     assert problems[made] == problems[begun] == "its launcher ended before the run was submitted"
+
+
+def test_what_may_still_start_of_a_run_that_no_launcher_decides_is_cancelled_with_its_last_try(tmp_path: Path) -> None:
+    race: Race = {"start": "first", "limit": 1, "claim": None, "wait_s": 300.0, "asked": [], "tries": [_try(OTHER)]}
+    run = records.note_race(make(tmp_path, NAME, created=1.0, result=None), race)
+    begun = make(run.path / races.TRIES, OTHER, created=1.0, result=None)
+    records.record_handle(begun, {"run_dir": str(begun.path), "submitting": "sbatch does not answer"})
+
+    ((ended, state),) = waiting.wait([directories.find(tmp_path, NAME)], timeout="20s")
+
+    assert state["cause"]
+    assert "something may still start: sbatch does not answer" in state["cause"]["message"]
+    assert begun.cancel_requested is not None
+    assert ended.race
+    assert ended.race["tries"][0]["cancelled_at"] is not None
 
 
 def test_a_run_that_is_removed_is_one_that_does_not_exist(
