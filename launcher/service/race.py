@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from launcher.backends._base import AnyBackend
     from launcher.results.race import Race, Try
+    from launcher.results.run import RunState
     from launcher.runs.records import Run
     from launcher.service.candidates import Entry
     from launcher.service.interrupts import Interrupts, Unattended
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.1
 _AGAIN_S = 5.0
+_RETRY_S = 1.0
 _SETTLE_S = 60.0
 _LOCK_S = 60.0
 """Another process may be asking clusters about the run's tries at this moment."""
@@ -47,6 +49,8 @@ class Contest:
         self._said: queue.Queue[News] = queue.Queue()
         self._rivals: list[Rival] = []
         self._cancels: list[tuple[Rival, Question[object]]] = []
+        self._unwritten: set[str] = set()
+        """The warnings about notes for which the disk has no room."""
 
     @property
     def wait_s(self) -> float:
@@ -79,8 +83,11 @@ class Contest:
                 "granted_at": None, "cancelled_at": None, "ended_at": None, "problem": None,
             }  # fmt: skip
             self._race = {**self._race, "tries": [*self._race["tries"], new]}
-            self.run = records.note_race(self.run, self._race)
-        rival.begin(send)
+            self._write()
+        if self._unwritten and not known:  # nothing starts of which there is no record
+            self._said.put(News(rival, "ended", "there is no room to record it"))
+        else:
+            rival.begin(send)
 
     def decided(self, leaving: Leaving, *, wait: bool = True) -> Run | None:
         """Wait until a try has the claim, and return the run as that try; without `wait`, until all are submitted.
@@ -102,6 +109,8 @@ class Contest:
                     news = self._said.get(timeout=_LOOK_S)
                 except queue.Empty:
                     continue
+                if self._unwritten:
+                    self._write()
                 if self._takes(news):
                     return self._won(news.rival)
                 self._show()
@@ -126,8 +135,19 @@ class Contest:
                 with suppress(StorageError):
                     cancel_notes.note(rival.run, force=True)
             output.warn(f"{rival.cluster} is left out: {news.text}")
-        elif news.what == "held" or (news.what == "wants" and self._race["claim"] is None):
+        elif not rival.over and (news.what == "held" or (news.what == "wants" and self._race["claim"] is None)):
+            return self._decides(news)
+        return False
+
+    def _decides(self, news: News) -> bool:
+        """Whether the try of that news gets the claim. If the disk is full, the news is put off until it has ended."""
+        rival = news.rival
+        try:
             return races.decide(self.run, rival.run.id, rival.cluster)["run"] == rival.run.id
+        except StorageError as error:
+            self._warn_of(f"{rival.cluster} could start it: {error.message}")
+        time.sleep(_RETRY_S)
+        self._said.put(news)
         return False
 
     def _won(self, rival: Rival) -> Run:
@@ -167,7 +187,7 @@ class Contest:
         told = "; ".join(f"{each['cluster']}: {each['problem']}" for each in self._race["tries"])
         error = CommandError(f"no cluster is left: {told}", hint=f"distlaunch status -v {self.run.id}")
         if certain:
-            records.finish(self.run, undo.unsubmitted("failed", error))
+            self._finish(undo.unsubmitted("failed", error))
         return error
 
     def abandon(self) -> None:
@@ -177,7 +197,7 @@ class Contest:
             each.over = True
         self._cancel(left)
         if self.settled():
-            records.finish(self.run, undo.unsubmitted(Failure.CANCELLED))
+            self._finish(undo.unsubmitted(Failure.CANCELLED))
 
     def _cancel(self, rivals: Sequence[Rival]) -> None:
         for each in rivals:
@@ -210,7 +230,28 @@ class Contest:
         ]
         race: Race = {**self._race, "tries": tries}  # type: ignore[typeddict-item]
         self._race = race
-        self.run = records.note_race(self.run, race)
+        self._write()
+
+    def _write(self) -> None:
+        """Record the race as it is. A full disk ends none: it is written again with the next news."""
+        self.run = replace(self.run, race=self._race)
+        try:
+            records.note_race(self.run, self._race)
+            self._unwritten.clear()
+        except StorageError as error:
+            self._warn_of(error.message)
+
+    def _warn_of(self, why: str) -> None:
+        """Say once, until there is room again, that something cannot be recorded."""
+        if why not in self._unwritten:
+            output.warn(f"{why}; it is tried again")
+        self._unwritten.add(why)
+
+    def _finish(self, result: RunState) -> None:
+        try:
+            records.finish(self.run, result)
+        except StorageError as error:
+            output.warn(error.message)
 
 
 def _found(run: Run) -> Run:
