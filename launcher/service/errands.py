@@ -82,6 +82,11 @@ class Errands:
             except LaunchError as error:
                 output.warn(f"{self._backend.name} cannot {errand[0]} the run: {error.message}")
 
+    def waits(self) -> None:
+        """Note that the run waits to start, perhaps again."""
+        if self._teller is not None:
+            self._teller.waits()
+
     def ended(self, outcome: Outcome) -> None:
         """Have the run's end told."""
         if self._teller is not None:

@@ -147,6 +147,8 @@ class Follower:
                 self._leaving.look()
                 self._ending.obey(now)
                 self._errands.hear(self._nodes.working)
+                if outcome.state == "pending":
+                    self._errands.waits()
                 if self._terminal is not None and (trouble := self._terminal.trouble()):
                     output.warn(f"rank {self._terminal.rank}: {trouble}")
                 if output.congested():

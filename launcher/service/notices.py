@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.agent import notice, webhook
+from launcher.agent.failures import Failure
 from launcher.agent.notice import END, HANG, Notice
 from launcher.agent.secret_files import NOTIFY_FILE
 from launcher.errors import LaunchError
@@ -29,6 +30,9 @@ _SEND_S, _SEND_AGAIN_S = 12.0, 4.0
 """How long sending may take; the latter once something could not be sent."""
 
 _TAKE_S = 10.0
+_SURE_S = 15.0
+"""How long a run waits to start again until that counts as an end: the cluster may have been asked before it began."""
+
 _KINDS = (notice.START, notice.FAILURE, HANG, END)
 
 
@@ -63,7 +67,9 @@ class Teller:
         """Attempts whose end node 0 has offered to tell."""
 
         self._held: Notice | None = None
-        """The end that was taken on: sent once the run's outcome is known."""
+        """The end that was taken on: sent once the run's outcome is known, or that it waits to start again."""
+
+        self._held_at = 0.0
 
         self._after = ""
         """Why the attempt before the current one ended: only its cluster knew."""
@@ -103,8 +109,9 @@ class Teller:
     def _take_on(self) -> None:
         """Take on what is offered, at once: node 0 waits for that."""
         while (made := self._asked.get()) is not None and not self._left:
-            if self._held is not None and made.attempt > self._held.attempt:
-                self._tell_end(None)
+            with self._taking:
+                if self._held is not None and made.attempt > self._held.attempt:
+                    self._tell_end(self._why_before())
             self._ask_for(made)
 
     def _ask_for(self, made: Notice) -> None:
@@ -128,7 +135,7 @@ class Teller:
             if self._left or not is_ours():
                 return
             if made.what == END:
-                self._held = made
+                self._held, self._held_at = made, time.monotonic()
             else:
                 self._send(made)
 
@@ -136,13 +143,25 @@ class Teller:
         for line in self._lines:
             line.put(made)
 
-    def _tell_end(self, outcome: Outcome | None) -> None:
-        """Tell the end that was taken on; `outcome`: the run's, where it is known."""
+    def _tell_end(self, known: dict[str, Any]) -> None:
+        """Tell the end that was taken on, with what is known of it besides."""
         held, self._held = self._held, None
         if held is not None:
-            known = {"state": self._after, "cause": None} if self._after and outcome is None else {}
-            about = {**held.about, **(known if outcome is None else _end(outcome))}
-            self._send(held._replace(about=about))
+            self._send(held._replace(about={**held.about, **known}))
+
+    def _why_before(self) -> dict[str, Any]:
+        return {"state": self._after, "cause": None} if self._after else {}
+
+    def waits(self) -> None:
+        """Tell the end of the last attempt, as the run waits for its next one, which may take hours."""
+        held = self._held
+        if held is None or time.monotonic() - self._held_at < _SURE_S or not self._taking.acquire(blocking=False):
+            return
+        try:
+            swept = held.about.get("state") == Failure.CANCELLED  # a run that was cancelled does not start again
+            self._tell_end({"state": Failure.PREEMPTED, "cause": None} if swept else {})
+        finally:
+            self._taking.release()
 
     def _stop(self) -> None:
         """Take on nothing more: what is still asked for is left to its node."""
@@ -164,13 +183,13 @@ class Teller:
         with suppress(OSError):
             if outcome.attempt not in self._ends and notice.take(str(self._run.path), made.id):
                 self._held = made
-        self._tell_end(outcome)
+        self._tell_end(_end(outcome))
         self._close()
 
     def leave(self) -> None:
         """Finish what was taken on: the run is followed no longer."""
         self._stop()
-        self._tell_end(None)
+        self._tell_end(self._why_before())
         self._close()
 
     def _close(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from testbed import wait_until
 from tests.ansible.conftest import rack, racks  # noqa: F401 - fixtures
 from tests.command import Cli
 from tests.receivers import TOKEN, receiver
@@ -36,7 +37,10 @@ def test_a_requeued_job_keeps_the_ids_of_its_trackers_and_is_told_once(slurm: Sl
         where = ("--partition", "low", "--exclude", "n4", "--nodes", "2", "--nproc-per-node", "1")
         run = login.follow("told", *where, "--notify", there.url, "again.py")
         run.wait_for("ids", times=2)
-        slurm.sbatch("#!/bin/sh\n", "--partition=high", "--nodelist=n[1-3]", "--exclusive")
+        first = slurm.sbatch("#!/bin/sh\nsleep 600\n", "--partition=high", "--nodelist=n[1-3]", "--exclusive")
+        wait_until("the preemption to be told while it is queued again", lambda: len(there.got) == 2, limit_s=120)
+        assert slurm.job(first)["JobState"] == "RUNNING"
+        slurm.run(("scancel", first))
         ended = run.end()
 
     assert ended.exit_code == 0, ended.stderr
