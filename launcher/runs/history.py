@@ -94,7 +94,7 @@ class History:
 
     def rounds(self, end: float) -> list[Round]:
         """All rounds in order. `end`: when the run ended, or now."""
-        found = [self._rounds[key] for key in sorted(self._rounds)]
+        found: list[Round] = [{**self._rounds[key]} for key in sorted(self._rounds)]  # the current one has no end yet
         for each in found:
             if not each["end"]:
                 later = [other["start"] for other in found if _follows(other, each)]

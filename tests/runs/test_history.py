@@ -22,6 +22,14 @@ def test_a_node_that_joined_in_a_later_round_has_its_own_start_up_and_not_that_o
     assert ends[1][-2:] == [13.5, 14.0]
 
 
+def test_a_round_that_goes_on_has_no_end_of_its_own() -> None:
+    history = History(["a"], None)
+    history.add(0, Event("agent_started", {"time": 1.0}))
+    history.add(0, Event("rendezvous", {"time": 3.0, "round": 0, "world_size": 8}))
+
+    assert [history.rounds(now)[0]["end"] for now in (5.0, 5000.0)] == [5.0, 5000.0]
+
+
 def test_of_very_many_moments_the_first_and_the_last_ones_are_kept() -> None:
     """Those of one node come before those of the other, as when streams are read one after the other."""
     history = History(["a", "b"], None)
