@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 LATEST = "last"
+NO_RECORD, NO_RUN = "it has no run.json", "run.json is not a run's"
+"""Why a directory that can be read is not a run."""
+
 _STAMP = "%Y%m%d-%H%M%S"
 _ID = re.compile(r"[a-z](?:[a-z0-9-]*[a-z0-9])?-(\d{8}-\d{6})-[a-z2-7]{4}\Z")
 _BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
@@ -161,13 +164,13 @@ def recorded(directory: Path, name: str) -> Run:
     except UntrustedError as error:
         return Run(id=name, path=path, created=created(name), damaged=error.message)
     if values is None:
-        reason = "run.json cannot be read" if os.path.lexists(path / "run.json") else "it has no run.json"
+        reason = "run.json cannot be read" if os.path.lexists(path / "run.json") else NO_RECORD
         return Run(id=name, path=path, created=created(name), damaged=reason)
     kept = {key: value for key, value in values.items() if _fits(key, value)}
     kept["command"] = tuple(str(part) for part in kept.get("command", ()))
     if "backend" in kept and ("handle" in kept or "handle" not in values):  # without a handle, a run was never sent
         return Run(id=name, path=path, **kept)
-    return Run(id=name, path=path, damaged="run.json is not a run's", **{"created": created(name), **kept})
+    return Run(id=name, path=path, damaged=NO_RUN, **{"created": created(name), **kept})
 
 
 def _chosen(run: Run) -> Run:

@@ -10,7 +10,7 @@ from launcher import spec
 from launcher.console import live_line
 from launcher.errors import RequestError, RunContinuesError, StorageError, UntrustedError
 from launcher.results import run as results
-from launcher.runs import directories, moves
+from launcher.runs import directories, moves, status
 from launcher.service import observe, putting_aside
 from launcher.system import amounts
 from launcher.system.question import Question
@@ -25,14 +25,17 @@ _POLL_S = (0.1, 10.0)
 _ANSWERS_S = 10.0
 """How long a cluster may take to answer, also beyond `timeout`: the run may have ended in time."""
 
-_LOST_S = 5.0
-"""How long nothing of a run is there until it counts as lost: files may be out of reach for a moment."""
+_LOST_S, _AWAY_S = 5.0, 300.0
+"""How long nothing of a run is there until it counts as lost; the latter if its files are out of reach."""
+
+_AWAY = "out of reach: "
 
 
 def wait(runs: Sequence[Run], *, first: bool = False, timeout: str | None = None) -> list[tuple[Run, RunState]]:
     """Wait until all runs have ended, or only the first one; returns those that have, with their states.
 
-    Raises `RunContinuesError` after `timeout`, and `RequestError` for a run that will never end, or was removed.
+    Raises `RunContinuesError` after `timeout`, `RequestError` for a run that will never end, or was removed, and
+    `StorageError` for one whose files stay out of reach.
     """
     began = time.monotonic()
     limit_s = None if timeout is None else spec.parse_duration(timeout, "timeout")
@@ -105,17 +108,28 @@ def look(run: Run) -> tuple[Run, RunState]:
         if state["exit_code"] is not None:
             directories.again(run)  # nothing is left to read of a run that was removed meanwhile: it would have failed
     except (StorageError, UntrustedError) as error:  # a network file system may recover
-        return run, results.nothing("unknown", error.message)
+        return run, results.nothing("unknown", _AWAY + error.message)
+    known = (directories.NO_RECORD, directories.NO_RUN, status.nothing_found(found))
+    if _is_nowhere(state) and state["detail"] not in known:
+        return found, {**state, "detail": _AWAY + state["detail"]}  # its record or its streams cannot be read
     return found, state
+
+
+def _is_nowhere(state: RunState) -> bool:
+    """Whether nothing of the run is known. An array has no nodes; its tasks are unknown while the cluster is silent."""
+    return state["state"] == "unknown" and not state["nodes"] and not state.get("tasks")
 
 
 def lost_since(states: dict[str, RunState], before: dict[str, float]) -> dict[str, float]:
     """Since when nothing of which runs is there. Raises for one that stays so, as it cannot end."""
-    now = time.monotonic()
-    nowhere = {name: state for name, state in states.items() if state["state"] == "unknown" and not state["nodes"]}
-    # An array has no nodes of its own. Its tasks are unknown while the cluster is silent.
-    since = {name: before.get(name, now) for name, state in nowhere.items() if not state.get("tasks")}
-    for name, began in since.items():
-        if now - began >= _LOST_S:
-            raise RequestError(f"{name} will not end: {_about(states[name])}", hint=f"distlaunch status {name}")
+    now, since = time.monotonic(), dict[str, float]()
+    for name, state in states.items():
+        if _is_nowhere(state):
+            away = state["detail"].startswith(_AWAY)
+            key = _AWAY + name if away else name
+            since[key] = before.get(key, now)
+            if away and now - since[key] >= _AWAY_S:
+                raise StorageError(f"{name} is {state['detail']}", hint=f"distlaunch wait {name} waits again")
+            if not away and now - since[key] >= _LOST_S:
+                raise RequestError(f"{name} will not end: {_about(state)}", hint=f"distlaunch status {name}")
     return since

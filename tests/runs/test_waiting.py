@@ -11,7 +11,7 @@ import pytest
 
 from launcher.agent.system import trust as rule
 from launcher.console import live_line
-from launcher.errors import RequestError, RunNotFoundError
+from launcher.errors import RequestError, RunNotFoundError, StorageError
 from launcher.runs import directories, lock, races, records
 from launcher.runs.liveness import Liveness
 from launcher.service import observe, waiting
@@ -169,9 +169,10 @@ def test_a_run_whose_files_are_out_of_reach_is_waited_for_and_one_that_was_never
     records.record_handle(run, {"run_dir": str(run.path)})
     run.stream_path(0).mkdir(parents=True)  # reading it is an error
     stale = rule.Problem(f"{run.path}: Stale file handle", "")
-    problems = [None, stale]
+    problems = [None, stale, stale]
+    monkeypatch.setattr(waiting, "_LOST_S", 0.0)
     monkeypatch.setattr(rule, "problem", lambda *_args, **_more: problems.pop(0) if problems else None)
-    after_polls += [lambda: None, lambda: records.finish(run, ENDED)]
+    after_polls += [lambda: None, lambda: None, lambda: records.finish(run, ENDED)]
 
     ((_, state),) = waiting.wait([run], timeout="60s")
 
@@ -181,6 +182,18 @@ def test_a_run_whose_files_are_out_of_reach_is_waited_for_and_one_that_was_never
     never = make(tmp_path, OTHER, created=1.0, result=None)
     with pytest.raises(RequestError, match="will not end"):
         waiting.wait([never], timeout="60s")
+
+
+def test_a_run_whose_files_stay_out_of_reach_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make(tmp_path, NAME, result=None)
+    records.record_handle(run, {"run_dir": str(run.path)})
+    monkeypatch.setattr(rule, "problem", lambda *_args, **_more: rule.Problem(f"{run.path}: Stale file handle", ""))
+    monkeypatch.setattr(waiting, "_AWAY_S", 0.0)
+
+    with pytest.raises(StorageError, match=r"is out of reach: .*Stale file handle"):
+        waiting.wait([run])
 
 
 def test_a_run_whose_launcher_ended_before_it_sent_anything_is_not_waited_for(
