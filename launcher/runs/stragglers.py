@@ -6,6 +6,7 @@ neither, and in a run in which all differ, none is odd.
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Literal
@@ -137,13 +138,16 @@ def _above(
 
 def _by_host(found: Sequence[Finding], nodes: Mapping[int, Sequence[NodeSample]]) -> list[Finding]:
     """One finding for a host of which all ranks are odd in the same way."""
+    first: dict[tuple[str, int], Finding] = {}
+    for one in found:
+        first.setdefault((one["kind"], one["node"]), one)
+    counts = Counter((one["kind"], one["node"]) for one in found)
     kept: list[Finding] = []
     for one in found:
-        same = [each for each in found if (each["kind"], each["node"]) == (one["kind"], one["node"])]
-        ranks = len(nodes[one["node"]][-1].ranks)
-        if len(same) < ranks or ranks == 1:
+        same, ranks = (one["kind"], one["node"]), len(nodes[one["node"]][-1].ranks)
+        if counts[same] < ranks or ranks == 1:
             kept.append(one)
-        elif one is same[0]:
+        elif one is first[same]:
             text = f"all {ranks} ranks of the host; {one['message']}"
             kept.append({**one, "rank": None, "message": text})
     return kept

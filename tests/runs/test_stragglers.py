@@ -154,3 +154,24 @@ def test_of_many_samples_evenly_spread_ones_and_the_newest_are_kept() -> None:
     assert 50 <= len(kept) <= 101
     assert len({round(b - a) for a, b in pairwise(kept[:-1])}) == 1
     assert (kept[0], kept[-1]) == (0.0, 10_000.0)
+
+
+def test_of_very_many_odd_ranks_each_is_looked_at_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On each second of 400 nodes one of two ranks computes; each finding is compared with a few others at most."""
+    looks = 0
+
+    class Counted(dict[str, Any]):
+        def __getitem__(self, key: str) -> Any:
+            nonlocal looks
+            looks += key == "kind"
+            return super().__getitem__(key)
+
+    def above(*args: Any, really: Callable[..., Any] = stragglers._above, **more: Any) -> Any:
+        return [(much, Counted(each)) for much, each in really(*args, **more)]
+
+    monkeypatch.setattr(stragglers, "_above", above)
+    two = nodes(lambda rank, n: {"rank_cpu": 0.1 * n if rank in (0, 2, 3) else 10.0 * n}, ranks=2)
+    found = stragglers.find({number: two[number % 2] for number in range(400)}, [f"n{n}" for n in range(400)])
+
+    assert len(found) > 100
+    assert looks < 20 * len(found)
