@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from launcher.errors import LaunchError
-from launcher.runs import status
+from launcher.runs import directories, status
 from launcher.runs.live import Live
 from launcher.runs.reader import StreamReader
 from launcher.service import finding, listing, logs, observe, resume, watched
@@ -90,9 +90,10 @@ class Watch:
             self._live.asked(liveness)
 
     def later(self) -> Watch:
-        """The watch to go on with: another one, started, once the run was submitted."""
+        """The watch to go on with: another one, started, once the run was submitted, started again or moved."""
         if self._next is None:
             return self
+        self._stop.set()
         self._next.start()
         return self._next
 
@@ -155,7 +156,18 @@ class Watch:
     def _ask(self) -> None:
         while not self._stop.is_set():
             self.ask()
+            with suppress(LaunchError):  # it is looked at again
+                self._next = self._anew()
+            if self._next is not None:
+                return
             self._stop.wait(_ASK_S)
+
+    def _anew(self) -> Watch | None:
+        """The watch of the run's next attempt: on other hosts, with other objects, or on another cluster."""
+        found = directories.again(self.run)
+        if found.damaged or not found.submitted:
+            return None
+        return None if (found.attempt, found.path) == (self.run.attempt, self.run.path) else Watch(found)
 
 
 def once(found: Run) -> Top:
