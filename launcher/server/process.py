@@ -18,6 +18,7 @@ from launcher.agent.named_tuple import NamedTuple
 from launcher.errors import RequestError
 from launcher.server.access import Access, is_loopback
 from launcher.server.app import Pages
+from launcher.server.connection import Connection
 from launcher.system import storage
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ async def _run(found: _Open, ready: Callable[[_Server], None]) -> None:
     pages = Pages(found.directory, lambda: server is not None and server.should_exit)
     app = Access(pages.app(), found.token, f"distlaunch-{found.serving['port']}")
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", ws="none", http="h11", loop="asyncio",
+        app, log_config=None, access_log=False, lifespan="off", ws="none", http=Connection, loop="asyncio",
         proxy_headers=False, server_header=False, limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=_CLOSE_S,
     )  # fmt: skip
