@@ -35,8 +35,9 @@ def cancelling(run: Run, *, force: bool) -> Iterator[None]:
 
 def note(run: Run, *, force: bool) -> None:
     """Record the request to cancel. Agents that start later exit at once, if they see the run's directory."""
-    for path in _notes(run):
-        storage.write_whole(path, storage.encode_json({"time": round(time.time(), 3), "force": force}))
+    for number, path in enumerate(_notes(run)):
+        request = storage.encode_json({"time": round(time.time(), 3), "force": force})
+        storage.write_whole(path, request, sync=not number)  # an array may have thousands of tasks
 
 
 def _notes(run: Run) -> list[Path]:

@@ -100,7 +100,8 @@ def _end_tries(run: Run, race: Race, *, force: bool) -> None:
 
 def _wait(run: Run, *, force: bool) -> RunState:
     """Wait for the final state. Raises `CommandError` if the run does not end in time."""
-    limit = time.monotonic() + _EXTRA_S + _EACH_S * len(run.hosts) + (0.0 if force else run.grace_s)
+    nodes = len(run.hosts) * max(1, len(run.tasks))
+    limit = time.monotonic() + _EXTRA_S + _EACH_S * nodes + (0.0 if force else run.grace_s)
     pause = _POLL_S[0]
     while time.monotonic() < limit:
         if (result := run.result) is not None:  # also that of a run which another process is about to move

@@ -23,10 +23,13 @@ _LEFT_BYTES, _LEFT_PART = 1 << 30, 20
 _STEP_BYTES = 1 << 20
 
 
-def write_whole(path: StrPath, data: bytes, *, mode: int = 0o644) -> None:
-    """Replace the file: readers see either the old content or all of the new. Raises `StorageError`."""
+def write_whole(path: StrPath, data: bytes, *, mode: int = 0o644, sync: bool = True) -> None:
+    """Replace the file: readers see either the old content or all of the new. Raises `StorageError`.
+
+    `sync`: wait until it is on the disk.
+    """
     with storage_errors(path):
-        files.write_whole(os.fspath(path), data, mode)
+        files.write_whole(os.fspath(path), data, mode, sync=sync)
 
 
 def write_once(path: StrPath, data: bytes, *, mode: int = 0o644) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher.agent.protocol import encode_event
-from launcher.runs import records
+from launcher.runs import cancel_notes, records
 from launcher.runs.liveness import Liveness
 from launcher.service import arrays, observe, removal
 from launcher.service.interrupts import Interrupts
@@ -54,6 +54,22 @@ def test_ctrl_c_cancels_a_job_array_whose_disk_is_full(
     assert cluster.cancelled
     assert state["exit_code"] is not None
     assert "No space left on device; cancelling without recording it" in capfd.readouterr().err
+
+
+def test_the_request_to_cancel_reaches_each_task_and_the_disk_is_waited_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make(tmp_path, "train-20250101-000000-abcd", result=None)
+    run = replace(run, plan={**run.plan, "tasks": list(range(40))})
+    for index in run.tasks:
+        run.task(index).path.mkdir(parents=True)
+    waits: list[int] = []
+    monkeypatch.setattr(os, "fsync", waits.append)
+
+    cancel_notes.note(run, force=False)
+
+    assert all(run.task(index).cancel_requested is not None for index in run.tasks)
+    assert len(waits) == 1
 
 
 DAY_S = 86400.0
