@@ -124,7 +124,7 @@ def put_behind(login: Login | None, node: Node, facts: Mapping[str, Any]) -> Non
 
 def mounts(facts: Mapping[str, Any]) -> list[str]:
     """Where the disk with the run's directory is mounted on a host, which no host can make too long for a command."""
-    return [str(place)[:_PATH_LENGTH] for place in facts["mounts"][:_MOUNTS]]
+    return [str(place)[:_PATH_LENGTH] for place in facts.get("mounts", ())[:_MOUNTS]]
 
 
 def _nodes(answers: Mapping[str, Any], running: playbook.Playbook, login: Login | None) -> dict[str, Node]:
