@@ -97,7 +97,7 @@ def contents(
         rooms[number] -= len(piece)
         return len(piece)
 
-    for key, data in agent.items():
+    for key, data in sorted(agent.items(), key=lambda part: -len(part[1])):  # the largest first: fewer are half empty
         assert put(key, data, len(data)) == len(data), "a part is smaller than a ConfigMap"
     for name, data in packed.items():
         number = start = 0
