@@ -22,9 +22,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-import torch
-
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "train"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from trainer.torch_private import has_fast_bfloat16
 
 from benchmarks import _free_memory
 from benchmarks._measure import ROOT, Contender, cpu_model, environment, launched, measure, ratios, verdict
@@ -83,7 +84,7 @@ def main() -> None:
     parser.add_argument("--precision", choices=("auto", "bf16", "fp32"), default="auto")
     options = parser.parse_args()
     if options.precision == "auto":
-        options.precision = "bf16" if getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)() else "fp32"
+        options.precision = "bf16" if has_fast_bfloat16() else "fp32"
     taken: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         directory, env = Path(scratch), {**environment(scratch), "OMP_NUM_THREADS": "1"}

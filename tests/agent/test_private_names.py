@@ -30,7 +30,8 @@ PRIVATE = {
         "_make_submission_file_text _make_submission_command _submit_command"
     ),
     "train/trainer/torch_private.py": (
-        "_foreach_copy_ _foreach_lerp_ _upsample_bilinear2d_aa _is_avx512_bf16_supported _python_dispatch _pytree"
+        "_foreach_copy_ _foreach_lerp_ _upsample_bilinear2d_aa _is_avx512_bf16_supported _is_amx_tile_supported "
+        "_python_dispatch _pytree"
     ),
 }
 """Names of torch, submitit and CPython that are not public, by the one file that may use them."""

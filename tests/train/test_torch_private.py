@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from types import SimpleNamespace
 
 import pytest
@@ -39,5 +40,22 @@ def test_a_cpu_of_which_torch_knows_nothing_computes_in_float32(monkeypatch: pyt
     import torch
     from trainer import torch_private
 
-    monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported", raising=False)
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.delattr(torch.cpu, name, raising=False)
     assert not torch_private.has_fast_bfloat16()
+
+
+@pytest.mark.parametrize(
+    ("maker", "tiles", "fast"),
+    [("GenuineIntel", False, False), ("GenuineIntel", True, True), ("AuthenticAMD", False, True)],
+)
+def test_bfloat16_of_a_cpu_is_chosen_only_where_it_is_faster(
+    monkeypatch: pytest.MonkeyPatch, maker: str, *, tiles: bool, fast: bool
+) -> None:
+    import torch
+    from trainer import torch_private
+
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles, raising=False)
+    monkeypatch.setattr(torch_private, "open", lambda *_, **__: StringIO(f"vendor_id\t: {maker}\n"), raising=False)
+    assert torch_private.has_fast_bfloat16() is fast
