@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from typing import TYPE_CHECKING, Any
 
 from testbed.waiting import wait_until
@@ -105,3 +106,14 @@ def took(running: Ranks, rank: int) -> None:
     """Wait until no signal to a rank is pending."""
     pending = re.compile(r"^(SigPnd|ShdPnd):\s+0*[1-9a-f]", re.MULTILINE)
     wait_until(f"rank {rank} to take the signal", lambda: not pending.search(running.status(rank)), limit_s=60)
+
+
+def stopped(running: Ranks, number: int = signal.SIGTERM) -> Done:
+    """Signal rank 1 while rank 0 is held, and have rank 0 continue; both stop the run as they should."""
+    held(running)
+    running.signal(1, number)
+    took(running, 1)
+    running.signal(0, signal.SIGCONT)
+    done = running.done()
+    assert done.codes == [143, 143], done.stderr
+    return done

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.train.held import FLAGS, held, losses, newest, origin, records, took
+from tests.train.held import FLAGS, held, losses, newest, origin, records, stopped
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -159,12 +159,7 @@ def test_an_epoch_that_a_stop_kept_from_being_evaluated_is_evaluated_after_it(
 
     argv = ("--out", str(tmp_path), *FLAGS)
     with start(2, script(at, number), *argv) as running:
-        held(running)
-        running.signal(1, signal.SIGTERM)
-        took(running, 1)
-        running.signal(0, signal.SIGCONT)
-        done = running.done()
-    assert done.codes == [143, 143], done.stderr
+        done = stopped(running)
     assert f"stopped at step {step} " in done.outs[0]
     assert ("test", step) not in losses(tmp_path)
 
@@ -212,13 +207,8 @@ def test_a_signal_on_one_rank_stops_all_which_resume_from_there(
     env = {"DISTLAUNCH_DEADLINE_FILE": str(deadline)}
     out = tmp_path / "out"
     with start(2, script("step", 3), "--out", str(out), *FLAGS, env=env) as running:
-        held(running)
-        running.signal(1, signal.SIGUSR1)
-        took(running, 1)
-        running.signal(0, signal.SIGCONT)
-        done = running.done()
+        done = stopped(running, signal.SIGUSR1)
 
-    assert done.codes == [143, 143], done.stderr
     assert done.outs[1] == done.errs[1] == ""
     (end,) = [one for one in records(out) if one["event"] == "stopped"]
     assert 3 <= end["step"] < 24, "it did not stop"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.train.held import held, losses, origin, took
+from tests.train.held import held, losses, origin, stopped
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,16 +72,11 @@ loop.evaluate = before("unscored", loop.evaluate)
 """
 
 
-def stopped(start: Start, driver: Path, *argv: str) -> str:
+def stopped_in_evaluation(start: Start, driver: Path, *argv: str) -> str:
     """Stop a run in its first evaluation; its last line."""
     driver.write_text(driver.read_text().replace("sys.exit(train", UNSCORED + "sys.exit(train"))
     with start(2, driver, *argv) as running:
-        held(running)
-        running.signal(1, signal.SIGTERM)
-        took(running, 1)
-        running.signal(0, signal.SIGCONT)
-        done = running.done()
-    assert done.codes == [143, 143], done.stderr
+        done = stopped(running)
     return done.outs[0].splitlines()[-1]
 
 
@@ -93,7 +87,7 @@ def test_a_step_that_is_saved_again_keeps_its_checkpoint_until_the_new_one_is_co
     argv = ("--out", str(tmp_path), "--sync", "fsdp", "--epochs", "1", "--report", "none")
     saved = tmp_path / "checkpoint-00000012"
     resumed = f"resumed from {saved}: 1 epoch done"
-    assert stopped(start, script("unscored", 1), *argv).endswith(f"saved {saved}")
+    assert stopped_in_evaluation(start, script("unscored", 1), *argv).endswith(f"saved {saved}")
 
     driver = script("metadata", 1)
     driver.write_text(driver.read_text().replace("sys.exit(train", LAST_FILE + "sys.exit(train"))
@@ -130,7 +124,7 @@ def test_a_stop_before_any_step_saves_nothing_again(script: Any, start: Start, t
     saved = tmp_path / "checkpoint-00000012.pt"
     times = []
     for _ in range(2):
-        assert stopped(start, script("unscored", 1), *argv).endswith(f"saved {saved}")
+        assert stopped_in_evaluation(start, script("unscored", 1), *argv).endswith(f"saved {saved}")
         times.append((saved.stat().st_mtime_ns, saved.stat().st_ino))
 
     assert times[0] == times[1]

@@ -47,7 +47,7 @@ def words(pid: int) -> str:
 
 
 def is_held(said: str) -> bool:
-    """Whether a process of which `words` said that runs only once it is continued, or a device or file answers."""
+    """Whether a process of which `words` said this runs only once it is continued, or a device or file answers."""
     return said[:1] in tuple(_HELD) or _FILE_SYSTEM in said
 
 
