@@ -26,7 +26,7 @@ MACHINE = "submit"
 
 CONTROLLER = "ctl"
 SHARED_MEMORY = "/dev/shm"
-"""Each host has its own."""
+"""Each host has its own, unless this machine has mounted a tmpfs of the same name there."""
 
 _NEIGHBOURS = Path("/proc/sys/net/ipv4/neigh/default")
 _NEIGHBOURS_PER_TESTBED = 16384
