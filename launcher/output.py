@@ -194,16 +194,16 @@ def columns(fd: int = STDOUT) -> int:
         return int(given) if given.isdecimal() and int(given) else 80
 
 
-def write(fd: int, data: bytes | memoryview, *, message: bool = False) -> bool:
+def write(fd: int, *parts: bytes | memoryview, message: bool = False) -> bool:
     """Write all bytes unchanged; a message on a line of its own. Returns False once they have no reader."""
     if fd in _manner.closed:
         return False
     with _manner.lines.lock:
-        data = _manner.lines.next(fd, data, message=message)
+        parts = _manner.lines.next(fd, parts, message=message)
         if _manner.writer is not None:
-            _manner.writer.put(fd, data)
+            _manner.writer.put(fd, *parts)
             return True
-    return _write_now(fd, data)
+    return _write_now(fd, *parts)
 
 
 def progress(text: str, part: tuple[int, int] | None = None) -> None:
@@ -268,15 +268,15 @@ def in_background(stopping: Callable[[], bool], write: Callable[..., object] | N
             writer.put(-1, b"")
 
 
-def _write_now(fd: int, data: bytes | memoryview) -> bool:
+def _write_now(fd: int, *parts: bytes | memoryview) -> bool:
     """Write all bytes. Returns False once they have no reader."""
     if not _manner.takes(fd):
         return False
     try:
         if _manner.live is not None and os.isatty(fd):
-            _manner.live.write(fd, data)
+            _manner.live.write(fd, *parts)
         else:
-            writing.write_all(fd, data)
+            writing.write_all(fd, *parts)
     except OSError as reason:
         # Also a closed terminal (EIO) or a full disk: printing must not end a run that is followed.
         _manner.closed[fd] = reason

@@ -21,7 +21,9 @@ MAX_HELD_IN_ALL_BYTES = 64 << 20
 _HELD_COST_BYTES = 500
 """Memory of a held piece besides its bytes: a node may name any number of ranks."""
 
-BATCH_BYTES = 64 * 1024
+BATCH_BYTES = 1 << 20
+_JOINED_BYTES, _MOST_PARTS = 64 * 1024, 256
+"""A batch is copied into one if it has no more bytes, or more parts: each costs a write as much as copying some KB."""
 
 _PROMPT_S = 0.1
 """A prompt is whole if nothing follows for this time: some are written a character at a time."""
@@ -133,7 +135,7 @@ class WorkerOutput:
         self._write(key[2], mark + lines.replace(b"\n", b"\n" + mark) + b"\n")
 
     def _write(self, stderr: bool, data: bytes | memoryview) -> None:
-        # Batches keep the order, and a million short lines do not cost a million writes. Much is not copied into one.
+        # Batches keep the order, and a million short lines do not cost a million writes.
         fd = output.STDERR if stderr else self._stdout
         if fd != self._batch_fd or self._batch_bytes + len(data) > BATCH_BYTES:
             self._write_out()
@@ -143,8 +145,9 @@ class WorkerOutput:
         self._open[fd] = data[-1:] != b"\n"
 
     def _write_out(self) -> None:
-        batch = self._batch[0] if len(self._batch) == 1 else b"".join(self._batch)
-        self._batch.clear()
-        self._batch_bytes = 0
-        if batch and not output.write(self._batch_fd, batch) and self._batch_fd == self._stdout:
+        parts, size = self._batch, self._batch_bytes
+        self._batch, self._batch_bytes = [], 0
+        if size <= _JOINED_BYTES or len(parts) > _MOST_PARTS:
+            parts = [b"".join(parts)]
+        if size and not output.write(self._batch_fd, *parts) and self._batch_fd == self._stdout:
             self.closed = True

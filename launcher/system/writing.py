@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import queue
     from collections.abc import Callable
+
+    Parts = tuple[bytes | memoryview, ...]
 
 _TO_END = b"\033[K"
 """Erases from the cursor to the end of the line."""
@@ -24,9 +27,15 @@ _CLEAR_S = 0.2
 _DRAIN_LOOK_S, _DRAIN_LOOK_LATER_S = 0.0001, 0.002
 
 
-def write_all(fd: int, data: bytes | memoryview) -> None:
-    """Write all bytes. Raises `OSError` if there is no reader."""
-    view = memoryview(data)
+def write_all(fd: int, *parts: bytes | memoryview) -> None:
+    """Write all bytes of the parts, which a file takes without a copy. Raises `OSError` if there is no reader."""
+    done = 0
+    if len(parts) > 1:
+        with suppress(BlockingIOError):
+            done = os.writev(fd, parts)
+        if done == sum(map(len, parts)):
+            return
+    view = memoryview(b"".join(parts) if len(parts) > 1 else parts[0])[done:]
     while view:
         view = view[write_some(fd, view) :]
 
@@ -83,14 +92,14 @@ class LiveLine:
         finally:
             self._lock.release()
 
-    def write(self, fd: int, data: bytes | memoryview) -> None:
+    def write(self, fd: int, *parts: bytes | memoryview) -> None:
         """Write other output, in place of the line."""
         with self._lock:
             if self._drawn_on >= 0:
                 above, self._drawn_on = self._drawn_on, -1
                 write_all(above, b"\r" + _TO_END)
-            self._open = data[-1:] != b"\n"
-            write_all(fd, data)
+            self._open = parts[-1][-1:] != b"\n"
+            write_all(fd, *parts)
 
 
 class OpenLines:
@@ -100,33 +109,35 @@ class OpenLines:
         self._open: set[object] = set()
         self.lock = threading.RLock()  # a signal handler may write, too
 
-    def next(self, fd: int, data: bytes | memoryview, *, message: bool) -> bytes | memoryview:
+    def next(self, fd: int, parts: Parts, *, message: bool) -> Parts:
         """What to write next; a message never continues another's line."""
-        if not data:
-            return data
+        if not parts[-1]:
+            return parts
         try:
             found = os.fstat(fd)
             file: object = (found.st_dev, found.st_ino)
         except OSError:
             file = fd
-        begins = b"\n" if message and file in self._open and not os.isatty(fd) else b""
-        (self._open.discard if data[-1:] == b"\n" else self._open.add)(file)
-        return begins + bytes(data) if begins else data
+        continues = message and file in self._open and not os.isatty(fd)
+        (self._open.discard if parts[-1][-1:] == b"\n" else self._open.add)(file)
+        return (b"\n" + b"".join(parts),) if continues else parts
 
 
 class Writer:
     """Writes what it is given in a thread, in order."""
 
-    def __init__(self, stopping: Callable[[], bool], write: Callable[[int, bytes | memoryview], object]) -> None:
-        """`write` writes bytes, and returns once they are written or have no reader."""
+    def __init__(self, stopping: Callable[[], bool], write: Callable[..., object]) -> None:
+        """`write` takes a stream and parts; it returns once they are written or have no reader."""
         import queue  # few processes print in the background
 
         self._write = write
         self._stopping = stopping
-        self._queue: queue.SimpleQueue[tuple[int, bytes | memoryview]] = queue.SimpleQueue()  # safe in signal handlers
+        self._queue: queue.SimpleQueue[tuple[int, Parts]]
+        self._queue = queue.SimpleQueue()  # safe in signal handlers
         self._given = self._written = 0
         self._lock = threading.RLock()
         self._moved = time.monotonic()
+        bytes(BACKLOG_BYTES)  # freed at once: glibc keeps as much from now on, without page faults (mallopt(3))
         self.at = 1
         """The stream that the thread writes to."""
 
@@ -142,16 +153,16 @@ class Writer:
         """Whether we are stopping, and nothing was read for a while."""
         return self._stopping() and time.monotonic() - self._moved > _STUCK_S
 
-    def put(self, fd: int, data: bytes | memoryview) -> None:
+    def put(self, fd: int, *parts: bytes | memoryview) -> None:
         """Queue the bytes. Those without a reader are dropped once the backlog is full."""
-        size = len(data)  # computed first: a signal handler that runs during this call may change the sum
+        size = sum(map(len, parts))  # computed first: a signal handler that runs during this call may change the sum
         with self._lock:
             if self.waiting > BACKLOG_BYTES and self.given_up:
                 return
             if not self.waiting:
                 self._moved = time.monotonic()
             self._given += size
-        self._queue.put((fd, data))
+        self._queue.put((fd, parts))
 
     def drain(self, limit_s: float = float("inf")) -> None:
         """Wait until all is written, or given up, for at most `limit_s`."""
@@ -166,9 +177,10 @@ class Writer:
 
         while True:
             try:
-                fd, data = self._queue.get_nowait()
+                fd, parts = self._queue.get_nowait()
             except Empty:  # perhaps the thread writes again
                 return
+            data = b"".join(parts)
             for start in range(0, len(data), _PART_BYTES):
                 if not self.is_stuck(fd):
                     self._write(fd, memoryview(data)[start : start + _PART_BYTES])
@@ -180,14 +192,18 @@ class Writer:
     def _run(self) -> None:
         size = _PART_BYTES
         while True:
-            fd, data = self._queue.get()
+            fd, parts = self._queue.get()
             if fd < 0:
                 return
-            self.at, done, whole = fd, 0, memoryview(data)
-            while done < len(data):
-                part, began = whole[done : done + size], time.monotonic()
-                self._write(fd, part)
-                done += len(part)
-                self._written += len(part)
+            self.at, left = fd, sum(map(len, parts))
+            if left > size and len(parts) > 1:
+                parts = (b"".join(parts),)
+            while left:
+                now, began = parts if left <= size else (memoryview(parts[0])[:size],), time.monotonic()
+                self._write(fd, *now)
+                done = min(left, size)
+                left -= done
+                parts = (memoryview(parts[0])[done:],) if left else ()
+                self._written += done
                 self._moved = time.monotonic()
                 size = min(2 * size, _QUICK_PART_BYTES) if self._moved - began < _QUICK_S else _PART_BYTES
