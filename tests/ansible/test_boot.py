@@ -101,6 +101,15 @@ def test_an_agent_is_read_whole_when_it_is_installed_and_once_it_was_changed(log
     assert "hashlib" in said, "which was checked"
 
 
+def test_a_remote_directory_may_begin_with_two_slashes(login: Login) -> None:
+    usual, _ = login()
+
+    answers, said = login(dir=f"/{login.base}")
+
+    assert answers, said
+    assert answers[-1]["mounts"] == usual[-1]["mounts"]
+
+
 def _imported(said: str) -> set[str]:
     """The modules in what `python -X importtime` says."""
     return {line.rpartition("|")[2].strip() for line in said.splitlines()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,6 +25,14 @@ if attempt == "0":
 print("attempt", attempt, "ends", flush=True)
 """
 """Its second attempt writes less than its first."""
+
+AUTOMOUNTER = """
+import os, subprocess, sys
+for_requests = os.pipe()[1]
+options = f"fd={for_requests},pgrp={os.getpgrp()},minproto=5,maxproto=5,direct"
+sys.exit(subprocess.call(["mount", "-i", "-t", "autofs", "-o", options, "auto", sys.argv[1]], pass_fds=[for_requests]))
+"""
+"""Leaves a directory to an automounter, which ends at once: it mounts nothing."""
 
 
 def reboot(rack: Rack, host: Host) -> None:
@@ -56,23 +65,27 @@ def test_a_run_whose_directory_is_gone_with_its_agent_has_ended(rack: Rack) -> N
     assert removed.exit_code == 0, removed.stderr
 
 
-def test_a_disk_that_is_not_mounted_yet_after_a_reboot_has_lost_nothing(rack: Rack) -> None:
+@pytest.mark.parametrize("automounter", [False, True])
+def test_a_disk_that_is_not_mounted_yet_after_a_reboot_has_lost_nothing(rack: Rack, *, automounter: bool) -> None:
     (host,) = rack.ssh.hosts[:1]
-    rack.private_disks(host)
-    disk = rack.cli.directory / "disk of n1"
+    place, disk = rack.remote / "a disk", rack.cli.directory / "disk of n1"
+    place.mkdir()
     disk.mkdir()
-    host.run(("mount", "--bind", str(rack.remote), str(disk)), check=True, cwd="/")
+    if automounter:
+        host.run((sys.executable, "-c", AUTOMOUNTER, str(place)), check=True, cwd="/")
+    host.private_directory(place)
+    host.run(("mount", "--bind", str(place), str(disk)), check=True, cwd="/")
     rack.write("ends.py", "print('ended')\n")
-    run = rack.detached("--limit", "n1", "ends.py")
+    run = rack.detached("--limit", "n1", "--remote-dir", str(place), "ends.py")
     rack.wait_nothing_left()
 
     def reboot_without_its_disk() -> None:
         host.kill()
-        host.shared_directory(rack.remote)
+        host.shared_directory(place)
         rack.ssh.start_sshd(host)
 
     def mount() -> None:
-        host.run(("mount", "--bind", str(disk), str(rack.remote)), check=True, cwd="/")
+        host.run(("mount", "--bind", str(disk), str(place)), check=True, cwd="/")
 
     reboot_without_its_disk()
     early = rack.state(run)
@@ -82,10 +95,12 @@ def test_a_disk_that_is_not_mounted_yet_after_a_reboot_has_lost_nothing(rack: Ra
     too_early = rack.shell("rm", run)
     mount()
     removed = rack.shell("rm", run)
-    left = list(host.path(rack.remote / "runs").iterdir())
-    host.shared_directory(disk)
+    left = list(host.path(place / "runs").iterdir())
+    for directory in (disk, place, *([place] if automounter else [])):
+        host.shared_directory(directory)
 
-    why = f"n1: {rack.remote}/runs/{run} is on {rack.remote}, which is not mounted"
+    mounted = str(place).replace(" ", "\\040")
+    why = f"n1: {place}/runs/{run} is on {mounted}, which is not mounted"
     assert (early["state"], early["detail"]) == ("unknown", f"no connection to {why}")
     assert later["state"] == "success"
     assert too_early.exit_code != 0

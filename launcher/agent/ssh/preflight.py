@@ -106,7 +106,7 @@ def _mounts(base: str) -> List[str]:
                 places[re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), word)] = word
     found = set()
     for path in (os.path.abspath(base), os.path.realpath(base)):
-        place = path
+        place = "/" + path.lstrip("/")  # two slashes may stay, of which `dirname` makes no single one
         while place not in places and place != "/":
             place = os.path.dirname(place)
         found.add(places.get(place, "/"))
