@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from launcher.agent.protocol import encode_event
+from launcher.agent.stream.sizes import RESERVED_BYTES
+from launcher.backends.slurm import behind_login
 from testbed import wait_until
 from tests.slurm.conftest import end
 from tests.slurm.laptop import LIMIT_S
@@ -26,6 +30,7 @@ THRICE = f"""
 import signal
 if os.environ.get("DISTLAUNCH_ATTEMPT", "0") == "0":
     signal.pause()
+print("a byte that is no text: \\0", flush=True)
 raise SystemExit(os.environ["DISTLAUNCH_ATTEMPT"] == "1")
 """
 NOT_ON_ONE = '#!/bin/sh\n[ "$SLURM_PROCID" != 1 ] || exec /env/bin/python\nexec {} "$@"\n'
@@ -115,6 +120,23 @@ def test_behind_a_login_node_it_does_not_wait_for_output_that_takes_long_to_brin
     assert again.stdout == f"{run}: attempt 2\n", again.stderr
     ended = laptop.wait_end(run)
     assert (ended["state"], ended["attempt"]) == ("success", 2)
+
+
+@pytest.mark.parametrize("end", ["in the middle of much output", "on a full disk"])
+def test_behind_a_login_node_attempts_without_an_event_at_the_streams_end_are_counted(tmp_path: Path, end: str) -> None:
+    here: Any = SimpleNamespace(name="here", words=lambda: ["sh", "-c"])
+    handle: Any = {"run_dir": str(tmp_path), "remote": str(tmp_path), "nodes": 2}
+    for node in range(2):
+        events = [encode_event("done", node), encode_event("agent_started", node, attempt=1)]
+        place = tmp_path / "nodes" / str(node)
+        place.mkdir(parents=True)
+        if end == "on a full disk":
+            (place / "stream").write_bytes(events[0])
+            (place / "last_words").write_bytes(events[1].ljust(RESERVED_BYTES - 1) + b"\n")
+        else:
+            (place / "stream").write_bytes(b"".join([*events, b"[0:0] output\n" * 100_000]))
+
+    assert behind_login.last_attempt(here, handle) == 1
 
 
 def test_behind_a_login_node_what_sbatch_has_refused_once_may_be_tried_again(laptop: Laptop) -> None:

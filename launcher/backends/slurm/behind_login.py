@@ -36,11 +36,17 @@ _NODES_PER_S = 50
 """Of how many nodes the last events are read in a second."""
 
 _LAST_EVENTS = r"""
+events() { LC_ALL=C grep -a '^{"event"' | tail -n 2; }
 cd "$1" || exit
-for stream in nodes/*/stream; do
-    [ ! -e "$stream" ] || tail -c "$2" "$stream" | grep '^{"event"' | tail -n 2
+for file in nodes/*/stream $(grep -l '"event"' nodes/*/last_words 2>/dev/null); do
+    [ -e "$file" ] || continue
+    found=$(tail -c "$2" "$file" | events)
+    [ -n "$found" ] || found=$(events <"$file")
+    printf '%s\n' "$found"
 done
 """
+"""`-a`: workers may print anything. A node that is lost after much output has its last event far from the end."""
+
 _fetched: dict[str, float] = {}
 """When the streams of a run were last fetched whole, on the monotonic clock."""
 
@@ -87,7 +93,7 @@ def printed(login: Login, handle: SlurmHandle) -> int:
 
 
 def last_attempt(login: Login, handle: SlurmHandle) -> int:
-    """The highest attempt in the last events of its streams there. Raises `CommandError` if they cannot be read."""
+    """The highest attempt in the last events of its nodes there. Raises `CommandError` if they cannot be read."""
     where, limit_s = remote_of(handle), _CALL_S + handle["nodes"] / _NODES_PER_S
     answer = remote.run(login, _LAST_EVENTS, where, str(2 * status.END_BYTES), timeout_s=limit_s)
     if answer.code:
