@@ -9,7 +9,7 @@ from launcher.agent.secret_files import FUNCTION_FILE, KEY_FILE, NOTIFY_FILE
 from launcher.system import storage, trust
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from launcher.agent.job import Job
@@ -17,16 +17,25 @@ if TYPE_CHECKING:
 
 def write_beside(directory: Path, job: Job) -> tuple[str, ...]:
     """Write what belongs next to a run's spec.json, for its owner only; returns the names."""
-    contents = {KEY_FILE: new_key(), **secret_texts(job)}
-    for name, text in contents.items():
+    storage.write_whole(directory / KEY_FILE, new_key().encode("ascii"), mode=0o600)
+    return (KEY_FILE, *write_secrets(directory, job))
+
+
+def write_secrets(directory: Path, job: Job) -> tuple[str, ...]:
+    """Write the files of `secret_texts`; returns their names."""
+    texts = secret_texts(job)
+    for name, text in texts.items():
         storage.write_whole(directory / name, text.encode("ascii"), mode=0o600)
-    return tuple(contents)
+    return tuple(texts)
 
 
-def forget_beside(directory: Path, job: Job) -> None:
-    """Remove such files of the run that was rendered here before, as agents would take those that this one has not."""
+def forget_beside(directory: Path, job: Job, others: Iterable[str] = ()) -> None:
+    """Remove what the run that was rendered here before had and this one has not, as it would be taken for this one's.
+
+    `others`: such files besides those of `secret_texts`.
+    """
     with storage.storage_errors(directory):
-        for name in {FUNCTION_FILE, NOTIFY_FILE} - {*secret_texts(job)}:
+        for name in {FUNCTION_FILE, NOTIFY_FILE, *others} - {*secret_texts(job)}:
             (directory / name).unlink(missing_ok=True)
 
 

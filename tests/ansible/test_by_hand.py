@@ -150,6 +150,27 @@ def test_what_is_rendered_runs_by_hand_without_us_and_is_what_a_submission_sends
     assert rack.shell("cancel", "--force", other.stdout.strip()).exit_code == 0
 
 
+def test_a_directory_that_is_rendered_again_keeps_nothing_of_the_run_before(rack: Rack) -> None:
+    rack.write("left.py", "import os\nprint('left over:', os.environ.get('LEFT'), flush=True)\n")
+    container = rack.cli.directory / "image.sqsh"
+    container.touch()
+    out = rack.cli.directory / "out"
+    limits = ("--limit", "n1", "--render-to")
+    before = ("--setup", "export LEFT=this", "--notify", "http://127.0.0.1:9/hook", "--container-image", str(container))
+    for more in (before, ("--in-place",)):
+        done = rack(*limits, str(out), *more, "left.py")
+        assert done.exit_code == 0, done.stderr
+        names = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+        assert names == {os.path.relpath(line, out) for line in done.stdout.splitlines()}
+        assert ({"setup.sh", "container.json", "notify", "files.tar.gz"} <= names) is (more == before)
+
+    Admin(rack, out).run("sh", "start.sh")
+
+    stream = rack.remote / "runs" / json.loads((out / "env/extravars").read_text())["distlaunch_run"] / "nodes/0/stream"
+    wait_until("the end", lambda: stream.exists() and b'"done"' in stream.read_bytes(), limit_s=90)
+    assert "left over: None" in stream.read_text()
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [

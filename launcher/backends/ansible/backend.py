@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher import output
 from launcher.agent.failures import Failure
-from launcher.backends._base import Backend, Record, unrecorded
+from launcher.backends._base import Backend, Record, Written, unrecorded
+from launcher.backends._writing import write_secrets
 from launcher.backends.ansible import ansible_config as config
-from launcher.backends.ansible import inventory, planning, playbook, questions, ssh
+from launcher.backends.ansible import by_hand, inventory, planning, playbook, questions, ssh
 from launcher.backends.ansible.handle import AnsibleHandle
 from launcher.backends.ansible.lost import is_lost
 from launcher.backends.ansible.options import AnsibleOptions
@@ -97,6 +98,12 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
             plan.snapshot.write_tar(packed, compress=True)
             found["files.tar.gz"] = packed.getvalue()
         return found
+
+    def write(self, plan: AnsiblePlan, directory: Path) -> Written:
+        """Write what a submission sends; `sh start.sh` runs its playbook."""
+        written = super().write(plan, directory)
+        by_hand.forget(plan, directory)  # only now, as the directory may be among the files that are sent
+        return Written(written.texts, (*written.more, *write_secrets(directory, plan.job)))
 
     def submit(self, plan: AnsiblePlan, record: Record = unrecorded) -> AnsibleHandle:
         """Run start.yml: preflight, files, node 0, all others at once. If one host cannot start, none stays running."""

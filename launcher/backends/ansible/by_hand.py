@@ -5,8 +5,12 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from launcher.agent.secret_files import KEY_FILE
+from launcher.backends._writing import forget_beside
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from launcher.backends.ansible.plan import AnsiblePlan
 
@@ -24,6 +28,13 @@ def scripts(plan: AnsiblePlan) -> dict[str, str]:
 def inventory_flags(inventory: Sequence[str]) -> list[str]:
     """Ansible's options for an inventory of these sources."""
     return [part for source in inventory for part in ("--inventory", source)]
+
+
+def forget(plan: AnsiblePlan, directory: Path) -> None:
+    """Remove what the run that was rendered here before had and this one has not: the playbooks would take it."""
+    has = {"setup.sh": plan.setup, "container.json": plan.container, "files.tar.gz": plan.snapshot}
+    lacks = [name for name, content in has.items() if not content]
+    forget_beside(directory, plan.job, [*lacks, KEY_FILE, *(() if plan.inventory else ("env/cmdline",))])
 
 
 def _script(plan: AnsiblePlan, name: str, first: str = "") -> str:

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from launcher import output
-from launcher.backends._writing import secret_texts
+from launcher.backends._writing import write_secrets
 from launcher.backends.ansible import ahead, by_hand
 from launcher.backends.ansible.inventory import program
 from launcher.backends.ansible.progress import Progress
@@ -75,8 +75,7 @@ def directory_texts(
 def write(plan: AnsiblePlan, directory: Path) -> None:
     """Write the whole directory, with the agent and the user's files."""
     write_directory(directory, texts(plan), payload(plan))
-    for name, text in secret_texts(plan.job).items():
-        storage.write_whole(directory / name, text.encode("ascii"), mode=0o600)
+    write_secrets(directory, plan.job)
     if plan.snapshot is not None:
         output.progress(f"packing {amounts.size(plan.snapshot.total_bytes)} of files")
         with storage.storage_errors(directory):
