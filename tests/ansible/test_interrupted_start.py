@@ -13,6 +13,7 @@ import pytest
 
 from testbed import wait_until
 from tests.ansible.conftest import WAITS
+from tests.ansible.test_reboot import SHORTER, reboot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,28 +54,39 @@ sys.addaudithook(hook)
 """Python on a host that is about to start its agent, and waits before it does."""
 
 
-@contextlib.contextmanager
-def half_started(rack: Rack) -> Iterator[Running]:
-    """A launcher that has started n1's agent, while n2 is about to start its own: n2 continues at the end."""
-    rack.write("waits.py", WAITS)
-    gate, reached = rack.cli.directory / "gate", rack.cli.directory / "reached"
+def inventory(rack: Rack) -> Path:
+    """An inventory of n1, and of n2 with such a Python."""
+    gate, reached = rack.cli.write("gate", ""), rack.cli.directory / "reached"
     rack.cli.write("site/sitecustomize.py", STANDS_STILL.format(reached=str(reached), gate=str(gate)))
     slow = rack.cli.write(
         "slow-python", f'#!/bin/sh\nPYTHONPATH={rack.cli.directory}/site exec {sys.executable} "$@"\n'
     )
     slow.chmod(0o755)
-    hosts = f"n1 distlaunch_python={sys.executable}\nn2 distlaunch_python={slow}\n"
-    with open(gate, "w") as held:  # once it is closed, processes that wait there continue, and so do later ones
+    return rack.inventory(f"n1 distlaunch_python={sys.executable}\nn2 distlaunch_python={slow}\n")
+
+
+@contextlib.contextmanager
+def half_started(rack: Rack, *command: str) -> Iterator[Running]:
+    """A launcher that has started n1's agent, while n2 is about to start its own: n2 continues at the end."""
+    reached = rack.cli.directory / "reached"
+    reached.unlink(missing_ok=True)
+    with open(rack.cli.directory / "gate") as held:  # once it is closed, who waits there continues, as do later ones
         fcntl.flock(held, fcntl.LOCK_EX)
-        launcher = rack.open(*rack.argv("--nodes", "2", "waits.py", inventory=rack.inventory(hosts), python=None))
+        launcher = rack.open(*command)
         wait_until("n2 to be about to start its agent", reached.exists, limit_s=90)
         yield launcher
+
+
+def waits(rack: Rack) -> tuple[str, ...]:
+    """The command that starts a run on both hosts."""
+    rack.write("waits.py", WAITS)
+    return rack.argv("--nodes", "2", "waits.py", inventory=inventory(rack), python=None)
 
 
 def test_cancel_ends_what_a_killed_launcher_has_started_and_what_was_about_to_start_does_not_start(
     rack: Rack,
 ) -> None:
-    with half_started(rack) as launcher:
+    with half_started(rack, *waits(rack)) as launcher:
         launcher.kill()
         assert launcher.end() == -signal.SIGKILL
         run = rack.id_of("waits")
@@ -89,7 +101,7 @@ def test_cancel_ends_what_a_killed_launcher_has_started_and_what_was_about_to_st
 
 def test_cancel_ends_the_run_of_a_launcher_that_was_stopped_while_a_host_was_cut_off(rack: Rack) -> None:
     host = rack.ssh.hosts[0]
-    with half_started(rack) as launcher:
+    with half_started(rack, *waits(rack)) as launcher:
         host.cut_off()
         try:
             launcher.kill(signal.SIGINT)
@@ -107,6 +119,30 @@ def test_cancel_ends_the_run_of_a_launcher_that_was_stopped_while_a_host_was_cut
     assert state["exit_code"] is None
     assert state["detail"].startswith("its submission failed, and what exists may lack nodes: n1: "), state
     assert (cancelled.exit_code, cancelled.stdout) == (0, f"{run}: cancelled\n"), cancelled.stderr
+    rack.wait_nothing_left()
+
+
+def test_output_arrives_of_what_a_killed_launcher_has_started_again_on_a_host_that_had_lost_the_run(
+    rack: Rack,
+) -> None:
+    rack.private_disks(*rack.ssh.hosts[:2])
+    rack.write("shorter.py", SHORTER)
+    first = rack.open(*rack.argv("--nodes", "2", "--in-place", "shorter.py", inventory=inventory(rack), python=None))
+    first.until(" full")
+    reboot(rack, rack.ssh.hosts[0])
+    assert first.end() == 1, first
+    run = rack.id_of("shorter")
+
+    with half_started(rack, "requeue", run) as launcher:
+        launcher.kill()
+        launcher.end()
+        cancelled = rack.shell("cancel", run)
+
+    assert cancelled.exit_code == 0, cancelled.stderr
+    state = rack.state(run)
+    assert (state["state"], state["attempt"]) == ("cancelled", 1)
+    stream = (rack.cli.runs / run / "nodes/0/stream").read_text()
+    assert '"attempt":1,"result":"cancelled"' in stream, stream[-2000:]
     rack.wait_nothing_left()
 
 

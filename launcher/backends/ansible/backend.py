@@ -16,6 +16,7 @@ from launcher.backends.ansible import ansible_config as config
 from launcher.backends.ansible import by_hand, inventory, planning, playbook, questions, ssh
 from launcher.backends.ansible.handle import AnsibleHandle
 from launcher.backends.ansible.lost import is_lost
+from launcher.backends.ansible.offsets import continue_streams
 from launcher.backends.ansible.options import AnsibleOptions
 from launcher.backends.ansible.plan import AnsiblePlan
 from launcher.backends.ansible.start import forget, on_record, recover, start, target
@@ -124,6 +125,8 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
         if "nodes" in handle:
             return handle
         found = recover(Path(handle["run_dir"]), handle["hosts"], self.login)
+        if found and "streams" in handle:
+            continue_streams(found["nodes"], handle["streams"])
         return found and {**handle, **found}
 
     def undo(self, handle: AnsibleHandle) -> None:

@@ -45,7 +45,17 @@ class Node(_Reached, total=False):
     """Where the disk with the run's directory is mounted there; empty if it is the root's."""
 
     stream_from: tuple[int, int]
-    """Byte offsets, here and on the host, where its stream begins; set if it took the node over from another host."""
+    """Byte offsets, here and on the host, where its stream begins; set if the run was started again."""
+
+
+class Streams(TypedDict):
+    """How the streams of a run's nodes were when the run was about to be started again."""
+
+    sizes: dict[str, int]
+    """How much of each was here, in bytes, by the node's rank."""
+
+    began: list[tuple[str, int, int, int]]
+    """Host, rank, and `stream_from` of each node until then."""
 
 
 class AnsibleHandle(Handle, total=False):
@@ -53,6 +63,9 @@ class AnsibleHandle(Handle, total=False):
 
     nodes: list[Node]
     """Nodes that were asked to start, in rank order; missing until one was."""
+
+    streams: Streams
+    """Only while the run is being started again."""
 
 
 def more_s(node: Node) -> float:

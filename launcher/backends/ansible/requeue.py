@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.backends.ansible.offsets import continue_streams, of_streams
 from launcher.backends.ansible.start import forget, on_record, start
 from launcher.backends.ansible.stream import FETCH_S, fetch
 from launcher.errors import RequestError
@@ -14,7 +15,7 @@ from launcher.system import storage
 
 if TYPE_CHECKING:
     from launcher.backends._base import Record
-    from launcher.backends.ansible.handle import AnsibleHandle, Node
+    from launcher.backends.ansible.handle import AnsibleHandle
     from launcher.backends.ansible.options import AnsibleOptions
     from launcher.login.connection import Login
 
@@ -39,24 +40,12 @@ def requeue(
     ended = storage.read_json(run_dir / "result.json") or {}
     job |= {"attempt": attempt, "why_again": str(ended.get("state") or "failed")}
     forget(run_dir)
-    here = {path.parent.name: path.stat().st_size for path in (run_dir / "nodes").glob("*/stream")}
+    streams = of_streams(run_dir, handle["nodes"])
     begun: AnsibleHandle = {"run_dir": str(run_dir), "hosts": handle["hosts"], "restarts": handle.get("restarts", 0)}
+    begun["streams"] = streams
     record(begun)
     storage.write_whole(run_dir / "ansible/job.json", storage.encode_json(job))
     started = start(run_dir, handle["hosts"], variables["distlaunch_secrets"], login)
     started["restarts"] = begun["restarts"]
-    before = {(node["host"], node["rank"]): node for node in handle["nodes"]}
-    for node in started["nodes"]:
-        known = before.get((node["host"], node["rank"]))
-        node["stream_from"] = _stream_from(node, known, here.get(str(node["rank"]), 0))
+    continue_streams(started["nodes"], streams)
     return on_record(started, record)
-
-
-def _stream_from(node: Node, known: Node | None, size: int) -> tuple[int, int]:
-    """Where the node's stream begins, here and on its host; `size`: of what is here of it.
-
-    A host that had the node before continues its stream, unless it has lost that since, as in memory at a reboot.
-    """
-    begins = int(node["agent"]["stream_from"])
-    here, there = known.get("stream_from", (0, 0)) if known is not None else (size, begins)
-    return (here, there) if begins >= there + size - here else (size, begins)

@@ -148,6 +148,9 @@ def _nodes(answers: Mapping[str, Any], running: playbook.Playbook, login: Login 
             "mounts": mounts(facts),
         }
         put_behind(login, found[host], facts)
+        started = running.answers.get("start", {}).get(host) or {}
+        if "agent" in started:
+            found[host].update({"agent": started["agent"], "work": started["work"]})
     return found
 
 
@@ -155,10 +158,8 @@ def _handle(run_dir: Path, planned: Sequence[str], running: playbook.Playbook, l
     """Everything that another shell needs to follow the run, given the same keys."""
     nodes = _nodes(running.answers["preflight"], running, login)
     notes: dict[str, list[str]] = {}
-    for host, node in nodes.items():
-        started = running.answers["start"][host]
-        node.update({"agent": started["agent"], "work": started["work"]})
-        for note in started.get("notes") or ():
+    for host in nodes:
+        for note in running.answers["start"][host].get("notes") or ():
             notes.setdefault(note, []).append(host)
     for note, named in notes.items():
         output.warn(f"{folded(named)}: {note}")
