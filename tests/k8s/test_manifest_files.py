@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from launcher.backends.kubernetes import config_maps
 from tests.k8s.rendering import documents, rendered, spec_of
 
 if TYPE_CHECKING:
@@ -75,3 +76,12 @@ def test_a_script_outside_of_the_working_directory_is_refused_with_the_way_out(d
 
     assert done.exit_code == 2
     assert f"cd {distlaunch.directory}" in done.stderr
+
+
+def test_the_agents_parts_need_no_more_configmaps_than_they_must() -> None:
+    parts = {"a": bytes(81_000), "b": bytes(81_000), "c": bytes(98_000), "d": bytes(98_000)}
+
+    found = config_maps.contents("{}", parts, {}, nodes=2)
+
+    assert len(found) == 2, "two large parts fit in none together, and two small ones leave none of the large ones room"
+    assert {key: base64.b64decode(text) for item in found for key, text in item["binaryData"].items()} == parts
