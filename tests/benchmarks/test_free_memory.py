@@ -1,0 +1,45 @@
+"""Memory that a benchmark keeps from the hypervisor changes nothing else that is measured."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fork_servers import AT_START
+
+pytestmark = pytest.mark.torch(False)
+
+ROOT = Path(__file__).resolve().parents[2]
+KEEPS = """
+import json
+from benchmarks import _free_memory
+_free_memory._is_reported = lambda: True
+{before}
+_free_memory.keep(2, size={size})
+{after}
+"""
+
+
+def told(size: int, after: str, before: str = "") -> Any:
+    """What a process of its own prints that keeps so much memory: the tests' own has a high peak."""
+    code = KEEPS.format(size=size, before=before, after=after)
+    env = AT_START | {"PYTHONPATH": str(ROOT)}
+
+    run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def test_a_measured_commands_memory_is_its_own() -> None:
+    size = 256 << 20
+    measured = """
+from benchmarks._measure import Contender, measure
+print(json.dumps(measure(Contender("true", ["true"])).rss_bytes))
+"""
+    assert 0 < told(size, measured) < size / 2
