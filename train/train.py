@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+from pathlib import Path
 from typing import Optional
 
 import numpy as np
@@ -120,6 +121,8 @@ class Trainer:
             score = score or self.evaluate()
         except loop.Interrupted:
             return self.stopped()
+        if not self.written():
+            return self.left(None)
         self.close()
         self.log.finished(score, done, self.network.ceiling() if self.world.rank == 0 else None)
         return 0
@@ -150,9 +153,14 @@ class Trainer:
     def save(self, accuracy: Optional[float] = None) -> None:
         """Start writing a checkpoint."""
         self.sync.settle()
-        ended = self.progress.epoch >= self.config.epochs  # then no vote follows, and no other checkpoint
-        saved = self.checkpoints.save(self.progress, accuracy, unless=lambda: self.stop.asked and not ended)
-        self.log.saved(saved)
+        ended = self.progress.epoch >= self.config.epochs  # then no step follows, and no other checkpoint
+        unless = (lambda: False) if ended else self.stop.vote
+        self.log.saved(self.checkpoints.save(self.progress, accuracy, unless=unless))
+
+    def written(self) -> bool:
+        """Wait for the last checkpoint; False if a signal comes, and it is not complete by the deadline."""
+        written = self.checkpoints.written(unless=self.stop.vote)
+        return written or self.checkpoints.written(deadline=self.stop.deadline)
 
     def stopped(self) -> int:
         """After a signal, save and finish before the deadline; return the exit status."""
@@ -160,7 +168,11 @@ class Trainer:
         path = self.checkpoints.holds(self.progress)
         path = path or self.checkpoints.save(self.progress, deadline=self.stop.deadline)
         newest = self.checkpoints.finish(self.stop.deadline)
-        self.log.stopped(self.progress, path if path == newest else None, self.stop)
+        return self.left(path if path == newest else None)
+
+    def left(self, path: Optional[Path]) -> int:
+        """Report the checkpoint that a signal leaves, and leave; return the exit status."""
+        self.log.stopped(self.progress, path, self.stop)
         self.world.sum(0)  # rank 0 has finished: a launcher ends the others once one rank has exited
         if self.checkpoints.late:
             os._exit(stop.STATUS)  # the disk does not respond, and the interpreter's exit would wait for it

@@ -40,10 +40,11 @@ def test_a_deadline_that_nothing_can_be_saved_by_is_kept(script: Any, start: Sta
     assert done.outs[0].splitlines()[-1].endswith("; nothing saved")
 
 
+@pytest.mark.parametrize("signalled", [(0, 1), (1,)])
 def test_a_deadline_is_kept_if_the_signal_comes_while_a_checkpoint_waits_for_the_disk(
-    script: Any, start: Start, tmp_path: Path
+    script: Any, start: Start, tmp_path: Path, signalled: tuple[int, ...]
 ) -> None:
-    """The next checkpoint within the epoch waits for the one before it."""
+    """The next checkpoint within the epoch waits for the one before it. One rank's signal is enough."""
     deadline, out = tmp_path / "deadline", tmp_path / "out"
     driver = script()
     driver.write_text(driver.read_text().replace("sys.exit(train", SLOW_DISK + WAITS + "sys.exit(train"))
@@ -51,12 +52,31 @@ def test_a_deadline_is_kept_if_the_signal_comes_while_a_checkpoint_waits_for_the
     with start(2, driver, "--out", str(out), *FLAGS, env=env, watched=False) as running:
         running.line(0, "waits for the disk")
         deadline.write_text(str(time.time() + 2.0))
-        for rank in (0, 1):
+        for rank in signalled:
             running.signal(rank, signal.SIGTERM)
         done = running.done()
 
     assert done.codes == [143, 143], done.stderr
     assert "was not complete at the deadline; the newest is None" in done.errs[0]
+
+
+def test_a_deadline_is_kept_if_the_signal_comes_while_the_last_checkpoint_is_written(
+    script: Any, start: Start, tmp_path: Path
+) -> None:
+    deadline, out = tmp_path / "deadline", tmp_path / "out"
+    driver = script()
+    driver.write_text(driver.read_text().replace("sys.exit(train", SLOW_DISK + "sys.exit(train"))
+    env = {"DISTLAUNCH_DEADLINE_FILE": str(deadline)}
+    flags = ("--out", str(out), "--epochs", "1", "--report", "none")
+    with start(2, driver, *flags, env=env, watched=False) as running:
+        running.line(0, "the disk is slow")
+        deadline.write_text(str(time.time() + 2.0))
+        running.signal(1, signal.SIGTERM)
+        done = running.done()
+
+    assert done.codes == [143, 143], done.stderr
+    assert done.errs[0] == "the last checkpoint was not complete at the deadline; the newest is None\n"
+    assert done.outs[0].splitlines()[-1].endswith("; nothing saved")
 
 
 WAITS = """
@@ -74,7 +94,12 @@ checkpoint.Checkpoints.save = saving
 SLOW_DISK = """
 import threading
 from trainer import checkpoint
-checkpoint.write_whole = lambda *_: threading.Event().wait()
+
+def slow(*_):
+    os.write(1, b"the disk is slow\\n")
+    threading.Event().wait()
+
+checkpoint.write_whole = slow
 """
 
 

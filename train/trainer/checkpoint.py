@@ -30,7 +30,7 @@ MARGIN_S = 1.0
 
 
 SLICE_S = 0.1
-"""How long a save in training waits for the former one, at a time, before it looks for a signal."""
+"""How long the ranks wait for a write, at a time, before they look for a signal together."""
 
 
 @dataclass
@@ -110,17 +110,12 @@ class Checkpoints:
         """Start writing --out/checkpoint-STEP; return its path, or None without `--out`.
 
         The training may continue until `copied`. The previous checkpoint must be complete first, since its buffers are
-        reused; None if it is not by `deadline`, or once `unless` is true: a disk that does not respond must not keep
-        the ranks from agreeing to stop.
+        reused; None if it is not, see `written`.
         """
         if self.config.out is None:
             return None
         begin_s = time.perf_counter()
-        while deadline is None and self.late and not unless():
-            self.poll(SLICE_S)
-        if deadline is not None:
-            self.finish(deadline)
-        if self.world.sum(self.late)[0]:
+        if not self.written(deadline=deadline, unless=unless):
             return None
         random = self.world.to_rank_0(random_state(self.world))  # which writes them
         config, scored = self.config.to_json(), accuracy is not None
@@ -144,6 +139,22 @@ class Checkpoints:
         if self.config.sync == "async-parameter-server":  # its weights change at any time
             self.copied()
         return path
+
+    def written(self, *, deadline: Optional[float] = None, unless: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until no rank writes; False if one still does at `deadline`, or once `unless` is true.
+
+        All ranks call `unless` equally often, and it must be the same on all: a disk that does not respond must not
+        keep them from agreeing to stop.
+        """
+        if deadline is not None:
+            self.finish(deadline)
+            return not self.world.sum(self.late)[0]
+        self.poll()
+        while self.world.sum(self.late)[0]:
+            if unless():
+                return False
+            self.poll(SLICE_S)
+        return True
 
     def holds(self, progress: Progress) -> Optional[Path]:
         """The checkpoint in `--out` that this run resumed from, if nothing was trained since."""

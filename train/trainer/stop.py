@@ -58,16 +58,13 @@ class StopVote:
         if not self._number:
             self._number, self._first_s = number, now_s
 
-    @property
-    def asked(self) -> bool:
-        """Whether this rank has received a signal, on which the ranks have not yet agreed."""
-        return bool(self._number)
-
     def agreed(self) -> bool:
-        """Whether any rank was asked to stop before its last call of this method; the same on all ranks."""
+        """After a step: whether any rank was asked to stop before the last vote; the same on all ranks."""
         self._calls += 1
-        if self._calls % self.every:
-            return False
+        return not self._calls % self.every and self.vote()
+
+    def vote(self) -> bool:
+        """Vote now; whether any rank was asked to stop before the last vote. The same on all ranks."""
         answer, pending = self._asked
         if pending is not None:
             pending.wait()
