@@ -15,8 +15,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from pathlib import Path
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 import torch
@@ -26,6 +25,9 @@ from torch.nn.functional import cross_entropy
 from trainer import checkpoint, datasets, flags, loader, log, loop, model, network, optim, stop, sync
 from trainer.errors import InputError, explained
 from trainer.world import World, process_group
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Trainer:
@@ -119,8 +121,8 @@ class Trainer:
                 row = self.log.end_row(done, lr)
                 score = self.score(row, due=self.steps_due() or not done.epoch % self.config.checkpoint_every)
             score = score or self.evaluate()
-        except loop.Interrupted:
-            return self.stopped()
+        except loop.Interrupted as interrupted:
+            return self.stopped(interrupted.accuracy)
         if not self.written():
             return self.left(None)
         self.close()
@@ -151,22 +153,23 @@ class Trainer:
             return loop.evaluate(self.network.own_logits, self.net, self.batches, self.world, self.stop.agreed)
 
     def save(self, accuracy: Optional[float] = None) -> None:
-        """Start writing a checkpoint."""
+        """Start writing a checkpoint; raises `Interrupted` if a signal comes while it waits for the one before it."""
         self.sync.settle()
-        ended = self.progress.epoch >= self.config.epochs  # then no step follows, and no other checkpoint
-        unless = (lambda: False) if ended else self.stop.vote
-        self.log.saved(self.checkpoints.save(self.progress, accuracy, unless=unless))
+        saved = self.checkpoints.save(self.progress, accuracy, unless=self.stop.vote)
+        if self.stop.signal_name:
+            raise loop.Interrupted(accuracy)  # no further step: an epoch's end is saved there, with its accuracy
+        self.log.saved(saved)
 
     def written(self) -> bool:
         """Wait for the last checkpoint; False if a signal comes, and it is not complete by the deadline."""
         written = self.checkpoints.written(unless=self.stop.vote)
         return written or self.checkpoints.written(deadline=self.stop.deadline)
 
-    def stopped(self) -> int:
+    def stopped(self, accuracy: Optional[float] = None) -> int:
         """After a signal, save and finish before the deadline; return the exit status."""
         self.sync.settle()
         path = self.checkpoints.holds(self.progress)
-        path = path or self.checkpoints.save(self.progress, deadline=self.stop.deadline)
+        path = path or self.checkpoints.save(self.progress, accuracy, deadline=self.stop.deadline)
         newest = self.checkpoints.finish(self.stop.deadline)
         return self.left(path if path == newest else None)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from testbed.waiting import wait_until
-from tests.train.held import FLAGS, held, newest, took
+from tests.train.held import FLAGS, held, newest, origin, records, took
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,6 +100,54 @@ def slow(*_):
     threading.Event().wait()
 
 checkpoint.write_whole = slow
+"""
+
+
+@pytest.mark.parametrize("epochs", ["2", "1"])
+def test_a_signal_while_the_end_of_an_epoch_waits_to_be_saved_keeps_its_accuracy(
+    script: Any, start: Start, ranks: Together, tmp_path: Path, epochs: str
+) -> None:
+    """Of the last epoch, too. The disk is slow, and there is no deadline."""
+    out, disk = tmp_path / "out", tmp_path / "disk"
+    os.mkfifo(disk)
+    driver = script()
+    slow = WAITS + SLOW_AT_FIRST.format(disk=str(disk))
+    driver.write_text(driver.read_text().replace("sys.exit(train", slow + "sys.exit(train"))
+    flags = ("--out", str(out), *FLAGS, "--checkpoint-steps", "10", "--epochs", epochs)
+    with start(2, driver, *flags) as running:
+        running.line(0, "waits for the disk")
+        running.signal(1, signal.SIGTERM)
+        running.line(0, "stops")
+        disk.write_text("writes again")
+        done = running.done()
+
+    assert (done.codes, done.errs) == ([143, 143], ["", ""])
+    saved = out / "checkpoint-00000012.pt"
+    assert done.outs[0].splitlines()[-1].endswith(f"; saved {saved}")
+    (accuracy,) = [one["accuracy"] for one in records(out) if one["event"] == "test"]
+    assert json.loads((out / "best.json").read_text()) == {"checkpoint": saved.name, "accuracy": accuracy}
+
+    again = ranks(2, script(), *flags)
+
+    assert again.codes == [0, 0], again.stderr
+    assert origin(again) == f"resumed from {saved}: 1 epoch done"
+    assert len([one for one in records(out) if one["event"] == "test"]) == int(epochs)
+
+
+SLOW_AT_FIRST = """
+from pathlib import Path
+
+def write(*args, write=checkpoint.write_whole, left=[True]):
+    if left:
+        left.pop()
+        Path({disk!r}).read_text()
+    write(*args)
+
+def stopped(*args, stopped=train.Trainer.stopped):
+    os.write(1, b"stops\\n")
+    return stopped(*args)
+
+checkpoint.write_whole, train.Trainer.stopped = write, stopped
 """
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 import torch
 import torch.distributed as dist
@@ -40,7 +40,11 @@ class Score(NamedTuple):
 
 
 class Interrupted(Exception):  # noqa: N818  # not an error
-    """The ranks agreed to stop in the middle of an evaluation."""
+    """The ranks agreed to stop in the middle of an evaluation, or before a model of that `accuracy` could be saved."""
+
+    def __init__(self, accuracy: Optional[float] = None) -> None:
+        super().__init__()
+        self.accuracy = accuracy
 
 
 @torch.no_grad()
