@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.train.checkpoints import checkpoints, progress
 from tests.train.held import held, losses, origin, stopped
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from trainer.world import World
 
     from tests.train.conftest import Start, Together
 
@@ -221,3 +224,70 @@ def remove(path, remove=sharded.remove):
 sharded.remove = remove
 """,
 }
+
+
+def test_where_a_directory_cannot_be_renamed_shards_are_saved_and_resumed_from(
+    script: Any, start: Start, ranks: Together, tmp_path: Path
+) -> None:
+    """As in an object store that is mounted as a file system. A kill comes while the second checkpoint is moved."""
+
+    def driver(at: str = "", number: int = 0) -> Path:
+        path: Path = script(at, number)
+        path.write_text(path.read_text().replace("sys.exit(train", OBJECT_STORE + "sys.exit(train"))
+        return path
+
+    argv = ["--sync", "fsdp", "--epochs", "1", "--report", "none", "--checkpoint-steps", "4", "--keep", "9"]
+    argv += ["--out", str(tmp_path)]
+    with start(2, driver("rename", 6), *argv) as running:
+        held(running)
+        running.kill()
+    second = tmp_path / "checkpoint-00000008"
+    assert {path.name for path in tmp_path.glob("checkpoint-*")} == {
+        "checkpoint-00000004", second.name, f"{second.name}.part"
+    }, "not killed where it should have been"  # fmt: skip
+    assert not (second / ".metadata").exists()
+
+    done = ranks(2, driver(), *argv)
+
+    assert done.codes == [0, 0], done.stderr
+    assert done.stderr == ""
+    assert origin(done).startswith(f"resumed from {second}: ")
+    names = [f"checkpoint-{step:08d}" for step in (4, 8, 12)]
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == names
+    assert origin(ranks(2, driver(), *argv)) == f"resumed from {tmp_path}/{names[-1]}: 1 epoch done"
+
+
+OBJECT_STORE = """
+import pathlib
+
+def rename(path, to, rename=pathlib.Path.rename):
+    if path.is_dir():
+        raise OSError("no directory can be renamed")
+    return rename(path, to)
+
+pathlib.Path.rename = rename
+"""
+
+
+def test_shards_that_cannot_be_named_keep_no_run_from_starting(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They stay where they are: the disk may allow it later."""
+    from trainer import saved
+
+    def fails(*_: Any) -> None:
+        raise OSError("it is read only")
+
+    part = tmp_path / "checkpoint-00000012.part"
+    part.mkdir()
+    for name in (".metadata", "run.pt"):
+        (part / name).write_bytes(b"x")
+    with monkeypatch.context() as patched:
+        patched.setattr("pathlib.Path.rename", fails)
+        patched.setattr("trainer.saved.os.replace", fails)
+
+        assert checkpoints(world, tmp_path).restore() == progress()
+
+    assert f"{part} is complete, but cannot be renamed, and is left out: it is read only" in capsys.readouterr().err
+    saved.tidy(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000012"]

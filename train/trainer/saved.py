@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -59,23 +60,39 @@ def newest_first(directory: Path) -> list[Path]:
 
 def tidy(directory: Path) -> None:
     """Remove what a run that was killed while it wrote a checkpoint has left in `directory`, or complete it."""
-    for path in (about.parent for about in directory.glob(f"checkpoint-*/{ABOUT}")):
-        if step_of(path) >= 0 and not (path / LAST).exists():
-            remove(path)
     for part in directory.glob("checkpoint-*.part"):
         path = part.with_suffix("")
-        if step_of(path) >= 0 and (part / LAST).exists() and not path.exists():
-            part.rename(path)
+        if step_of(path) >= 0 and (part / LAST).exists() and not (path / LAST).exists():
+            try:
+                _name(part, path)
+            except OSError as error:
+                sys.stderr.write(f"{part} is complete, but cannot be renamed, and is left out: {error}\n")
         else:
             remove(part)
+    for path in (about.parent for about in directory.glob(f"checkpoint-*/{ABOUT}")):
+        part = path.with_name(path.name + ".part")
+        if step_of(path) >= 0 and not (path / LAST).exists() and not (part / LAST).exists():
+            remove(path)
 
 
 def replace(path: Path, part: Path) -> None:
     """Give the complete checkpoint in shards at `part` the name `path`; `tidy` does the rest after a kill."""
     sync_to_disk(part)
     remove(path)
-    part.rename(path)
+    _name(part, path)
     sync_to_disk(path.parent)
+
+
+def _name(part: Path, path: Path) -> None:
+    """Give the complete checkpoint in shards at `part` the name `path`, at which another one may be in part."""
+    try:
+        part.rename(path)
+    except OSError:  # an object store that is mounted as a file system may rename files alone
+        path.mkdir(exist_ok=True)
+        for each in sorted(part.iterdir(), key=lambda each: each.name == LAST):
+            os.replace(each, path / each.name)
+        sync_to_disk(path)
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def step_of(path: Path) -> int:
