@@ -169,6 +169,35 @@ def test_a_run_that_is_started_again_needs_no_file_that_it_has_removed(
     assert f"--resume {flags[1]}: No such file" in capsys.readouterr().err
 
 
+def test_a_file_that_is_gone_and_names_no_step_is_replaced_by_what_the_run_itself_has_saved_alone(
+    world: World, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The checkpoints of an earlier run may be of another course."""
+    file = out / "best.pt"
+    (out / "checkpoint-00000025.pt").rename(file)
+    flags = ("--resume", str(file))
+    monkeypatch.setenv("DISTLAUNCH_RUN_ID", "this")
+    first = checkpoints(world, out, *flags)
+    assert first.restore() == two()
+    kept = file.rename(out / "away.pt")  # as if its disk were not mounted on the next node
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+
+    with pytest.raises(SystemExit):
+        checkpoints(world, out, *flags).restore()
+    assert f"--resume {file}: No such file" in capsys.readouterr().err
+
+    first.save(progress(epoch=2, epoch_samples=256, step=26, samples=3132))
+    first.finish()
+    assert checkpoints(world, out, *flags).restore().step == 26
+    assert f"going on from {out}/checkpoint-00000026.pt" in capsys.readouterr().err
+
+    monkeypatch.delenv("DISTLAUNCH_RUN_ID")
+    with pytest.raises(SystemExit):
+        checkpoints(world, out, *flags).restore()
+    kept.rename(file)
+    assert checkpoints(world, out, *flags).restore().step == 26
+
+
 def test_a_run_whose_nodes_have_met_again_goes_on_from_its_own_alone(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

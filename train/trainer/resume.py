@@ -39,9 +39,10 @@ def find(config: Config, model: nn.Module) -> Optional[Saved]:
         for old in [*candidates, *((config.out / "best.json",) if config.out else ())]:
             remove(old)
     saved = own if own and again else named
-    if gone and saved is None:
-        raise gone
-    if gone and saved:
+    if gone:
+        # A name without a step does not say whether what another run has saved follows FILE.
+        if saved is None or (begin < 0 and saved.run != (this_run() or None)):
+            raise gone
         sys.stderr.write(f"{gone}; going on from {saved.path}\n")
     if saved:
         _check(saved, config)
