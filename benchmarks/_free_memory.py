@@ -12,7 +12,15 @@ A block of which one page is in use is not reported. So this process keeps one p
 from __future__ import annotations
 
 import mmap
+import re
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.agent.system import cgroup
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _BLOCK_BYTES = 2 << 20
 _PAGE_BYTES = mmap.PAGESIZE
@@ -30,11 +38,14 @@ _KEPT: list[mmap.mmap] = []
 def keep(rounds: int, size: int = 8 << 30) -> None:
     """Use so much memory once: it stays with this machine, free but for a page of 512, until this process ends.
 
-    It is half of what is free, at most, and takes 5 to 20 s; so a single round, which is only a trial, goes without.
+    It is half of what is free, at most, for this machine and for our cgroup, and takes 5 to 20 s; so a single round,
+    which is only a trial, goes without.
     """
     if rounds < 2 or _KEPT or not _is_reported():
         return
-    size = min(size, _available() // 2) // _BLOCK_BYTES * _BLOCK_BYTES
+    size = min(size, min([_available(), *_allowed()]) // 2) // _BLOCK_BYTES * _BLOCK_BYTES
+    if size <= 0:
+        return
     kept = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     kept.madvise(mmap.MADV_NOHUGEPAGE)
     for start in range(0, size, _PAGE_BYTES):
@@ -50,6 +61,18 @@ def _is_reported() -> bool:
     """Whether this machine reports free memory to a hypervisor."""
     found = (path.read_text(encoding="ascii") for path in _BALLOONS.glob("virtio*/features"))
     return any(bits[_REPORTING : _REPORTING + 1] == "1" for bits in found)
+
+
+def _allowed() -> Iterator[int]:
+    """What our cgroup, and each above it, may take up to its limit; the files that it has cached give way."""
+    counters = [Path(name) for name in cgroup.memory_counters()]
+    for directory in {parent for counter in counters for parent in counter.parents}:
+        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            with suppress(OSError, ValueError):  # "max": no limit
+                left = int((directory / limit).read_text()) - int((directory / used).read_text())
+                # In version 1, the sum with the groups below comes after the group's own.
+                cached = re.findall(r"inactive_file (\d+)", (directory / "memory.stat").read_text())
+                yield left + int(cached[-1])
 
 
 def _available() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,6 @@ import pytest
 from launcher.agent.system import cgroup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.agent.harness import Runner
 
 
@@ -22,31 +19,6 @@ def test_a_worker_killed_by_another_process_is_told_apart_from_one_killed_for_la
 
     assert run.cause()["class"] == "killed"
     assert run.cause()["signal"] == "SIGKILL"
-
-
-@pytest.fixture
-def small_cgroup() -> Iterator[Path]:
-    """A memory cgroup of 1 GB that processes can move into; this process is moved out of it again."""
-    root = Path("/sys/fs/cgroup/memory")
-    v2 = not root.is_dir()
-    root = Path("/sys/fs/cgroup") if v2 else root
-    group = root / f"distlaunch-test-{os.getpid()}"
-    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-    before = root / next(path for _, name, path in lines if name == ("" if v2 else "memory")).strip("/")
-    try:
-        group.mkdir()
-        (group / ("memory.max" if v2 else "memory.limit_in_bytes")).write_text(str(1 << 30))
-    except OSError as error:
-        pytest.skip(f"no memory cgroup can be made here: {error.strerror}")
-    yield group
-    (before / "cgroup.procs").write_text(str(os.getpid()))
-    for _ in range(100):
-        try:
-            group.rmdir()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            break
 
 
 HOG = "hog = [bytearray(1 << 20) for _ in range(4000)]"

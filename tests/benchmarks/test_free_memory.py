@@ -43,3 +43,12 @@ from benchmarks._measure import Contender, measure
 print(json.dumps(measure(Contender("true", ["true"])).rss_bytes))
 """
     assert 0 < told(size, measured) < size / 2
+
+
+def test_no_more_is_kept_than_a_container_may_use(small_cgroup: Path) -> None:
+    """The machine has more."""
+    joins = f"open('{small_cgroup}/cgroup.procs', 'w').write('0')"
+
+    (kept,) = told(4 << 30, "print(json.dumps([len(each) for each in _free_memory._KEPT]))", before=joins)
+
+    assert 256 << 20 < kept <= 512 << 20
