@@ -11,6 +11,7 @@ A block of which one page is in use is not reported. So this process keeps one p
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import re
 from contextlib import suppress
@@ -48,11 +49,14 @@ def keep(rounds: int, size: int = 8 << 30) -> None:
         return
     kept = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     kept.madvise(mmap.MADV_NOHUGEPAGE)
+    kept.madvise(mmap.MADV_DONTFORK)  # a fork would copy its page tables, and be slower
     for start in range(0, size, _PAGE_BYTES):
         kept[start] = 1
     for start in range(0, size, _BLOCK_BYTES):
         kept.madvise(mmap.MADV_DONTNEED, start + _PAGE_BYTES, _BLOCK_BYTES - _PAGE_BYTES)
     _KEPT.append(kept)
+    # A forked child, which has something else there, must not unmap it at its end.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
     # A command that is started by vfork begins with this process's peak as its own.
     _CLEAR.write_text(_PEAK, encoding="ascii")
 

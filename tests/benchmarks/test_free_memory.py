@@ -52,3 +52,28 @@ def test_no_more_is_kept_than_a_container_may_use(small_cgroup: Path) -> None:
     (kept,) = told(4 << 30, "print(json.dumps([len(each) for each in _free_memory._KEPT]))", before=joins)
 
     assert 256 << 20 < kept <= 512 << 20
+
+
+def test_a_forked_process_has_nothing_of_it() -> None:
+    """A fork that copies its page tables takes longer. What it maps in the same place stays."""
+    size = 256 << 20
+    forked = """
+import mmap, os, sys
+told, tell = os.pipe()
+if os.fork() == 0:
+    with open("/proc/self/status") as file:
+        sizes = [line.split()[1] for line in file if line.startswith("VmSize:")]
+    os.write(tell, sizes[0].encode())
+    own = mmap.mmap(-1, len(_free_memory._KEPT[0]))
+    _free_memory._KEPT.clear()  # as the end of the interpreter does
+    own[0] = own[-1] = 1
+    raise SystemExit
+_, status = os.wait()
+with open("/proc/self/status") as file:
+    sizes = [line.split()[1] for line in file if line.startswith("VmSize:")]
+print(json.dumps([status, int(sizes[0]) - int(os.read(told, 100))]))
+"""
+    status, less_kb = told(size, forked)
+
+    assert status == 0
+    assert less_kb >= size >> 10
