@@ -5,8 +5,8 @@
 
 All run under distlaunch with gloo. The recipe is that of torchvision's references/classification (float32, SGD with
 momentum); the bare loop does the same steps as ours (channels_last, the same precision) on one batch in memory,
-without reader, log and checkpoints. `auto` is bf16 if the CPU computes in it, else float32, where there is less to
-gain. `ceiling` is what float32 could reach if all of a step's arithmetic ran as fast as a product of large matrices.
+without reader, log and checkpoints. `auto` is bf16 if the CPU computes faster in it, else float32, where there is less
+to gain. `ceiling` is what float32 could reach if all of a step's arithmetic ran as fast as a product of large matrices.
 Images per second are from the median step. Before a ratio counts, every run's losses must be those of a training:
 as by chance at first, and not diverging.
 """

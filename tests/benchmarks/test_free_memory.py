@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -77,3 +78,11 @@ print(json.dumps([status, int(sizes[0]) - int(os.read(told, 100))]))
 
     assert status == 0
     assert less_kb >= size >> 10
+
+
+def test_the_documentation_names_the_benchmarks_that_keep_it() -> None:
+    text = (ROOT / "docs/benchmarks.md").read_text().partition("**Free memory stays here.**")[2].partition("\n- **")[0]
+    keeps = re.compile(r"\b(_free_memory\.keep|side_by_side)\(")
+    found = [path.name for path in (ROOT / "benchmarks").glob("[!_]*.py") if keeps.search(path.read_text())]
+
+    assert re.findall(r"`(\w+\.py)`", text) == sorted(found)

@@ -89,8 +89,8 @@ class Config:
         0.0, "share of the target that goes to all classes alike (%(default)s)", metavar="SHARE"
     )
     ema_decay: Optional[float] = option(None, "keep a moving average of the weights, and test that", metavar="DECAY")
-    precision: str = option("auto", "auto: bf16 where the device computes in it (on a CPU for torchvision's models), "
-        "else fp32",
+    precision: str = option("auto", "auto: bf16 where the device computes faster in it (on a CPU for torchvision's "
+        "models), else fp32",
         choices=("auto", "fp32", "bf16", "fp16"))  # fmt: skip
     channels_last: str = option(
         "auto", "memory order of images; auto: on for images with 3 channels", choices=("auto", "on", "off")
