@@ -176,8 +176,8 @@ class Trainer:
     def left(self, path: Optional[Path]) -> int:
         """Report the checkpoint that a signal leaves, and leave; return the exit status."""
         self.log.stopped(self.progress, path, self.stop)
-        self.world.sum(0)  # rank 0 has finished: a launcher ends the others once one rank has exited
-        if self.checkpoints.late:
+        # Rank 0 has finished: a launcher ends the others once one rank has exited.
+        if self.world.sum(self.checkpoints.late)[0]:
             os._exit(stop.STATUS)  # the disk does not respond, and the interpreter's exit would wait for it
         self.close()
         return stop.STATUS

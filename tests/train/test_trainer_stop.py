@@ -60,14 +60,15 @@ def test_a_deadline_is_kept_if_the_signal_comes_while_a_checkpoint_waits_for_the
     assert "was not complete at the deadline; the newest is None" in done.errs[0]
 
 
+@pytest.mark.parametrize("sync", ["ddp", "async-parameter-server"])
 def test_a_deadline_is_kept_if_the_signal_comes_while_the_last_checkpoint_is_written(
-    script: Any, start: Start, tmp_path: Path
+    script: Any, start: Start, tmp_path: Path, sync: str
 ) -> None:
     deadline, out = tmp_path / "deadline", tmp_path / "out"
     driver = script()
     driver.write_text(driver.read_text().replace("sys.exit(train", SLOW_DISK + "sys.exit(train"))
     env = {"DISTLAUNCH_DEADLINE_FILE": str(deadline)}
-    flags = ("--out", str(out), "--epochs", "1", "--report", "none")
+    flags = ("--out", str(out), "--epochs", "1", "--report", "none", "--sync", sync)
     with start(2, driver, *flags, env=env, watched=False) as running:
         running.line(0, "the disk is slow")
         deadline.write_text(str(time.time() + 2.0))
@@ -76,6 +77,7 @@ def test_a_deadline_is_kept_if_the_signal_comes_while_the_last_checkpoint_is_wri
 
     assert done.codes == [143, 143], done.stderr
     assert done.errs[0] == "the last checkpoint was not complete at the deadline; the newest is None\n"
+    assert done.errs[1] == ""
     assert done.outs[0].splitlines()[-1].endswith("; nothing saved")
 
 
