@@ -220,6 +220,35 @@ def test_no_rank_leaves_before_the_checkpoint_of_all_is_written(script: Any, sta
     assert done.outs[0].splitlines()[-1].endswith(f"; saved {saved}")
 
 
+def test_a_second_signal_to_a_rank_that_leaves_is_not_reported(script: Any, start: Start, tmp_path: Path) -> None:
+    """A launcher sends it as another rank has exited; the checkpoint is complete."""
+    driver = script("step", 3)
+    driver.write_text(driver.read_text().replace("sys.exit(train", LEAVES + "sys.exit(train"))
+    with start(1, driver, "--out", str(tmp_path), *FLAGS) as running:
+        held(running)
+        running.signal(0, signal.SIGTERM)
+        running.signal(0, signal.SIGCONT)
+        running.line(0, "leaves")
+        running.signal(0, signal.SIGTERM)
+        done = running.done()
+
+    assert (done.codes, done.errs) == ([143], [""])
+    assert newest(tmp_path)["progress"]["step"] >= 3
+
+
+LEAVES = """
+from trainer import stop
+stop.TOGETHER_S = 0.0
+
+def close(trainer, close=train.Trainer.close):
+    close(trainer)
+    os.write(1, b"leaves\\n")
+    threading.Event().wait()
+
+train.Trainer.close = close
+"""
+
+
 BUSY_DISK = """
 from pathlib import Path
 from trainer import checkpoint, log, stop, world

@@ -34,7 +34,7 @@ class StopVote:
         """The signal that stopped the run, once all agree."""
         self.deadline: Optional[float] = None
         """Unix seconds at which this run will be killed, if known, once all agree."""
-        self._number, self._first_s, self._calls = 0, 0.0, 0
+        self._number, self._first_s, self._calls, self._closed = 0, 0.0, 0, False
         self._asked: tuple[torch.Tensor, Optional[dist.Work]] = (torch.zeros(2), None)
         self._heard, mouth = socket.socketpair()
         mouth.setblocking(False)
@@ -53,7 +53,8 @@ class StopVote:
     def _ask(self, number: int) -> None:
         now_s = time.monotonic()
         if self._number and now_s - self._first_s > TOGETHER_S and "SLURM_JOB_ID" not in os.environ:
-            os.write(2, b"second signal: ended at once, without a further checkpoint\n")
+            if not self._closed:
+                os.write(2, b"second signal: ended at once, without a further checkpoint\n")
             os._exit(STATUS)
         if not self._number:
             self._number, self._first_s = number, now_s
@@ -78,7 +79,11 @@ class StopVote:
         return False
 
     def close(self) -> None:
-        """Wait for the last vote: no rank may leave while another one still needs the result."""
+        """Wait for the last vote: no rank may leave while another one still needs the result.
+
+        From now on a further signal costs no checkpoint: a launcher sends it once another rank has exited.
+        """
+        self._closed = True
         if self._asked[1] is not None:
             self._asked[1].wait()
             self._asked = self._asked[0], None
