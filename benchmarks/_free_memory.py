@@ -11,8 +11,8 @@ A block of which one page is in use is not reported. So this process keeps one p
 
 from __future__ import annotations
 
-import ctypes
 import mmap
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -29,11 +29,8 @@ _REPORTING = 5
 """The bit of VIRTIO_BALLOON_F_REPORTING."""
 
 _BALLOONS = Path("/sys/bus/virtio/drivers/virtio_balloon")
-_CLEAR = Path("/proc/self/clear_refs")
-_PEAK = "5"
-"""What sets the highest resident set back to the present one."""
-
-_KEPT: list[mmap.mmap] = []
+_KEPT: list[int] = []
+"""Files in memory, which the end of this process frees."""
 
 
 def keep(rounds: int, size: int = 8 << 30) -> None:
@@ -47,18 +44,14 @@ def keep(rounds: int, size: int = 8 << 30) -> None:
     size = min(size, min([_available(), *_allowed()]) // 2) // _BLOCK_BYTES * _BLOCK_BYTES
     if size <= 0:
         return
-    kept = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    kept.madvise(mmap.MADV_NOHUGEPAGE)
-    kept.madvise(mmap.MADV_DONTFORK)  # a fork would copy its page tables, and be slower
-    for start in range(0, size, _PAGE_BYTES):
-        kept[start] = 1
+    kept = os.memfd_create("kept")  # no page of it is mapped: what we start, by fork or vfork, begins as without it
+    block = bytes(_BLOCK_BYTES)
     for start in range(0, size, _BLOCK_BYTES):
-        kept.madvise(mmap.MADV_DONTNEED, start + _PAGE_BYTES, _BLOCK_BYTES - _PAGE_BYTES)
+        os.pwrite(kept, block, start)
+    with mmap.mmap(kept, size) as whole:
+        for start in range(0, size, _BLOCK_BYTES):
+            whole.madvise(mmap.MADV_REMOVE, start + _PAGE_BYTES, _BLOCK_BYTES - _PAGE_BYTES)
     _KEPT.append(kept)
-    # A forked child, which has something else there, must not unmap it at its end.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
-    # A command that is started by vfork begins with this process's peak as its own.
-    _CLEAR.write_text(_PEAK, encoding="ascii")
 
 
 def _is_reported() -> bool:

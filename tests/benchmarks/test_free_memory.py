@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import re
 import subprocess
 import sys
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.torch(False)
 
 ROOT = Path(__file__).resolve().parents[2]
 KEEPS = """
-import json
+import json, os
 from benchmarks import _free_memory
 _free_memory._is_reported = lambda: True
 {before}
@@ -50,34 +51,35 @@ def test_no_more_is_kept_than_a_container_may_use(small_cgroup: Path) -> None:
     """The machine has more."""
     joins = f"open('{small_cgroup}/cgroup.procs', 'w').write('0')"
 
-    (kept,) = told(4 << 30, "print(json.dumps([len(each) for each in _free_memory._KEPT]))", before=joins)
+    (kept,) = told(4 << 30, "print(json.dumps([os.fstat(each).st_size for each in _free_memory._KEPT]))", before=joins)
 
     assert 256 << 20 < kept <= 512 << 20
 
 
-def test_a_forked_process_has_nothing_of_it() -> None:
-    """A fork that copies its page tables takes longer. What it maps in the same place stays."""
-    size = 256 << 20
-    forked = """
-import mmap, os, sys
-told, tell = os.pipe()
-if os.fork() == 0:
+def test_what_is_kept_is_no_memory_of_the_process() -> None:
+    """A command that it starts would begin with that as its own, and a fork would copy the page tables."""
+    status = """
+def status():
     with open("/proc/self/status") as file:
-        sizes = [line.split()[1] for line in file if line.startswith("VmSize:")]
-    os.write(tell, sizes[0].encode())
-    own = mmap.mmap(-1, len(_free_memory._KEPT[0]))
-    _free_memory._KEPT.clear()  # as the end of the interpreter does
-    own[0] = own[-1] = 1
-    raise SystemExit
-_, status = os.wait()
-with open("/proc/self/status") as file:
-    sizes = [line.split()[1] for line in file if line.startswith("VmSize:")]
-print(json.dumps([status, int(sizes[0]) - int(os.read(told, 100))]))
-"""
-    status, less_kb = told(size, forked)
+        fields = dict(line.split(":") for line in file)
+    return [int(fields[name].split()[0]) for name in ("VmHWM", "VmSize", "VmPTE")]
 
-    assert status == 0
-    assert less_kb >= size >> 10
+before = status()
+"""
+    grown = "print(json.dumps([after - earlier for earlier, after in zip(before, status(), strict=True)]))"
+    size = 256 << 20
+
+    peak_kb, mapped_kb, tables_kb = told(size, grown, before=status)
+
+    assert peak_kb < 8 << 10
+    assert mapped_kb < size >> 11
+    assert tables_kb < size >> 21 << 2, "a page of page tables for each block"
+
+
+def test_of_each_block_a_page_is_kept() -> None:
+    blocks = "print(json.dumps([os.fstat(each).st_blocks * 512 for each in _free_memory._KEPT]))"
+
+    assert told(256 << 20, blocks) == [128 * mmap.PAGESIZE]
 
 
 def test_the_documentation_names_the_benchmarks_that_keep_it() -> None:
