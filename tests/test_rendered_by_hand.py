@@ -164,6 +164,34 @@ def test_each_start_by_hand_is_a_run_of_its_own(distlaunch: Cli) -> None:
     assert all(said and set(said) == {b"begun"} for said in lines), "what the start before has left is not believed"
 
 
+LOSES = """
+import json, os, pathlib, signal, sys, time
+at, rank = pathlib.Path(sys.argv[1]), os.environ["RANK"]
+(at / f"new{rank}").write_text(str(os.getpid()))
+(at / f"new{rank}").rename(at / rank)
+others = [str(other) for other in range(1, int(os.environ["WORLD_SIZE"]))] if rank == "0" else []
+while not all((at / other).exists() for other in others):
+    time.sleep(0.05)
+while any(os.path.exists("/proc/" + (at / other).read_text()) for other in others):
+    time.sleep(0.05)
+for other in others:
+    time.sleep(1.0)  # it counts as finished
+    os.kill(json.loads((at / "by hand/nodes" / other / "agent.json").read_text())["pid"], signal.SIGKILL)
+"""
+"""Node 0 kills the agents of all others, whose workers have succeeded."""
+
+
+@pytest.mark.parametrize(("nodes", "code"), [("2:3", 0), ("2", 1)])
+def test_by_hand_too_nodes_that_are_lost_after_they_have_finished_fail_no_elastic_run(
+    distlaunch: Cli, nodes: str, code: int
+) -> None:
+    distlaunch.write("loses.py", LOSES)
+    how = ("--nodes", nodes, "--nproc-per-node", "1", "--render-to", "by hand")
+    assert distlaunch("local", *how, "loses.py", str(distlaunch.directory)).exit_code == 0
+
+    assert by_hand(distlaunch.directory / "by hand", distlaunch.directory)[0] == code
+
+
 @pytest.mark.parametrize("interpreter", ['exec "{}" "$@"', '"{}" "$@"'], ids=["python", "below a script"])
 def test_ctrl_c_ends_a_plan_that_is_run_by_hand(distlaunch: Cli, interpreter: str) -> None:
     distlaunch.write("python", "#!/bin/sh\n" + interpreter.format(sys.executable) + "\n").chmod(0o755)

@@ -54,6 +54,9 @@ class NodeReport:
     lines_lost: int = 0
     """Lines of its workers that are missing from the stream."""
 
+    succeeded: dict[object, object] = field(default_factory=dict)
+    """The workers of its latest round that have succeeded, by local rank: the number of the round."""
+
     debugger: dict[str, Any] | None = None
     """The fields of the `debugger` event, while a worker is stopped in its debugger."""
 
@@ -63,6 +66,11 @@ class NodeReport:
     def failing(self) -> bool:
         """Whether this node can no longer succeed."""
         return self.cause is not None or self.result not in (None, "success")
+
+    @property
+    def finished(self) -> bool:
+        """Whether all of its workers have succeeded in its latest round."""
+        return 0 < len(self.ranks) <= len(self.succeeded)
 
     def add(self, record: Record) -> None:
         """Take one record into account. Worker output is ignored."""
@@ -107,6 +115,7 @@ class NodeReport:
         self.result = self.cause = self.workers = self.debugger = None
         self.stopping, self.early, self.worked = "", False, False
         self.lines_lost = 0
+        self.succeeded.clear()
         self.last_words.clear()
 
     def _on_agent_started(self, fields: dict[str, Any]) -> None:
@@ -123,6 +132,7 @@ class NodeReport:
         self.ranks = tuple(ranks) if isinstance(ranks, list) else self.ranks
         self._meet(fields)
         self.workers, self.worked = 0, False
+        self.succeeded.clear()
 
     def _meet(self, fields: dict[str, Any]) -> None:
         self.master = f"{fields.get('master_addr')}:{fields.get('master_port')}"
@@ -133,8 +143,17 @@ class NodeReport:
 
     def _on_worker_exited(self, fields: dict[str, Any]) -> None:
         self.workers = max(0, (self.workers or 0) - 1)
+        self._ended(fields.get("local_rank"), fields)
         if self.debugger is not None and fields.get("pid") == self.debugger.get("pid"):
             self.debugger = None
+
+    def _ended(self, local_rank: object, fields: dict[str, Any]) -> None:
+        """Note how a worker has ended; the beginning of its round may be in a part of the stream that is not read."""
+        number = fields.get("round")
+        if number not in self.succeeded.values():
+            self.succeeded.clear()
+        if isinstance(local_rank, int) and fields.get("exit_code") == 0 and not fields.get("stopped"):
+            self.succeeded[local_rank] = number
 
     def _on_debugger(self, fields: dict[str, Any]) -> None:
         self.debugger = fields

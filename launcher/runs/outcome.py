@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, cast
 
 from launcher.agent.failures import ENDS, WORST_FIRST, Failure, may_come_back
+from launcher.runs.causes import STOPPED, corrected, vanished
 from launcher.runs.node_report import Cause, NodeReport
 from launcher.system.dataclass import dataclass, replace
 
@@ -19,14 +20,8 @@ if TYPE_CHECKING:
 EXIT_CODES = {"success": 0, "failed": 1, **{str(end): end.about.exit_code or 0 for end in ENDS}}
 """Exit code of a followed run by its final state. States that are not listed are not final."""
 
-HEARTBEAT_S = 10.0
-"""Interval of agents' heartbeats. A vanished agent's end is dated this long after its last message."""
-
 TOO_LATE = "all workers had succeeded; node 0, lost at the end, came back after the others had exited and is ended"
 """The message for a run that `comes_too_late`."""
-
-_STOPPED = (*ENDS, "lost")
-"""Results of a node that was stopped from outside, or because another node was lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +86,9 @@ class RunReport:
         self.min_nodes = min(min_nodes or len(hosts), len(hosts) or 1)
         self.may_start_again = may_start_again
         self.may_fail: Sequence[int] = ()  # nodes whose failures end nothing by themselves
+        self.elastic = False
+        """Whether nodes may come and go (`--nodes 2:4`)."""
+
         self.queued_since: float | None = None
         """When the run was submitted to a queue, in Unix seconds."""
 
@@ -101,8 +99,14 @@ class RunReport:
 
     @property
     def all_well(self) -> NodeReport | None:
-        """A node whose success proves that of all, even if logs are lost: a fixed number of nodes succeeds together."""
+        """A node whose success proves that of all, even if logs are lost: the nodes of a round succeed together.
+
+        In an elastic run, other nodes may have been lost after they had finished. A node that was not needed, as it
+        came too late, proves nothing.
+        """
         well = (node for node in self.nodes if node.result == "success" and not node.early)
+        if self.elastic:
+            return next((node for node in well if node.finished), None)
         return next(well, None) if self.all_needed and self.may_start_again else None
 
     @property
@@ -111,8 +115,12 @@ class RunReport:
 
         Node 0 ends last. Other lost nodes learn of the end from it, or are not restarted as the run has succeeded.
         """
-        well = self.all_well
+        well = self.all_well if self.all_needed and self.may_start_again else None
         return well is not None and self.nodes[0].result is None and self.nodes[0].attempt > well.attempt
+
+    def spares(self, node: NodeReport) -> bool:
+        """Whether the others need no more of the node, even if it is lost: in an elastic run its part is done."""
+        return self.elastic and node.finished
 
     def add(self, node: int, record: Record) -> None:
         """Take a record from that node's stream into account."""
@@ -161,20 +169,22 @@ class RunReport:
         latest = max((node.attempt for node in self.nodes), default=0)
         # A node that lost another one and has not come back yet reports on an attempt that is over.
         told = [node for node in self.nodes if node.result != "lost" or node.attempt == latest]
-        found = [_corrected(node.cause, causes.get(node.node), asked) for node in told if node.cause is not None]
+        found = [corrected(node.cause, causes.get(node.node), asked) for node in told if node.cause is not None]
         # What another node has measured of a lost node says more than that it is lost, which we may have caused.
         measured = {
             c.get("node") for c in found if c.get("class") == Failure.NODE and not c.get("secondary") and not asked
         }
         gone = [node for node in gone if node.node not in measured or node.last_words or node.node in causes]
         found += [
-            _vanished(node, detail, causes.get(node.node), cancel_requested) for node in gone if node.cause is None
+            vanished(node, detail, causes.get(node.node), cancel_requested) for node in gone if node.cause is None
         ]
+
+        harmless = {*self.may_fail, *(node.node for node in self.nodes if self.spares(node))}
 
         def order(cause: Cause) -> tuple[bool, bool, float]:
             # Without a request to cancel, nodes were cancelled because something else had failed.
             swept = cause.get("class") == Failure.CANCELLED and cancel_requested is None
-            return (bool(cause.get("secondary")) or swept, cause.get("node") in self.may_fail, _time(cause))
+            return (bool(cause.get("secondary")) or swept, cause.get("node") in harmless, _time(cause))
 
         first = min(found, key=order, default=None)
         return first and self._placed(first)
@@ -213,7 +223,7 @@ class RunReport:
         if (
             cancel_requested is not None
             or self.comes_too_late
-            or any(node.stopping or node.failing for node in self.nodes)
+            or any(node.stopping or (node.failing and not self.spares(node)) for node in self.nodes)
         ):
             return "stopping"
         if any(node.worked for node in self.nodes):
@@ -239,58 +249,16 @@ def _word(alive: Sequence[str], node: NodeReport) -> str:
 
 def _undecided(node: NodeReport, word: str) -> bool:
     """Whether an ended node may start again: the scheduler keeps the run, or has not reported why it stopped it."""
-    return word == "pending" or (node.result in _STOPPED and word != "ended")
-
-
-def _corrected(cause: Cause, told: Cause | None, cancelled: bool) -> Cause:
-    """Correct the cause from an agent that was told to stop: only the cluster, or a request to cancel, says why."""
-    if cancelled and cause.get("class") == Failure.PREEMPTED:
-        return {**cause, "class": Failure.CANCELLED, "message": "the run was cancelled"}
-    if told is None or cause.get("class") not in _STOPPED or told["class"] == cause.get("class"):
-        return cause
-    if told["class"] == Failure.NODE:  # of another node, as this one's agent works
-        told = {"host": None, "node": None, "secondary": "host" not in told, **told}
-    return {**cause, **told}
+    return word == "pending" or (node.result in STOPPED and word != "ended")
 
 
 def _as_cancelled(node: NodeReport) -> NodeReport:
     """A node of a cancelled run. Its agent cannot tell cancellation from preemption."""
-    cause = node.cause and _corrected(node.cause, None, cancelled=True)
+    cause = node.cause and corrected(node.cause, None, cancelled=True)
     result, stopping = (
         Failure.CANCELLED if word == Failure.PREEMPTED else word for word in (node.result, node.stopping)
     )
     return replace(node, result=result, stopping=stopping or "", cause=cause)
-
-
-def _vanished(node: NodeReport, detail: str, told: Cause | None, cancel_requested: float | None) -> Cause:
-    """The cause for a node whose agent exited without reporting a result."""
-    kind, message = Failure.NODE, f"the agent on host {node.host} exited without reporting a result"
-    said = "; ".join([*([detail] if detail else []), *node.last_words])
-    message = f"{message}: {said}" if said else message
-    if told is not None:
-        kind, message = told["class"], told["message"]
-    if cancel_requested is not None:
-        kind, message = (
-            Failure.CANCELLED,
-            "cancelled by force" if node.started is not None else "cancelled before it started",
-        )
-    place = (
-        {"host": node.host, "node": node.node}
-        if told is None or "host" not in told
-        else {"host": told["host"], "node": None}
-    )
-    return {
-        "class": kind,
-        "message": message,
-        **place,
-        "rank": None,
-        "local_rank": None,
-        "exit_code": None,
-        "signal": None,
-        "traceback": None,
-        "time": None if node.last_seen is None else node.last_seen + HEARTBEAT_S,
-        "secondary": False,
-    }
 
 
 def _time(cause: Cause) -> float:

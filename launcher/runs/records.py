@@ -146,6 +146,11 @@ class Run:
         return [str(node.get("host")) for node in nodes if isinstance(node, dict)] if isinstance(nodes, list) else []
 
     @property
+    def elastic(self) -> bool:
+        """Whether nodes may come and go, from a least number to the most."""
+        return ":" in self.nodes
+
+    @property
     def min_nodes(self) -> int | None:
         """How many nodes have to succeed; None: all."""
         least = self.plan.get("min_nodes")

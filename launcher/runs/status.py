@@ -57,7 +57,7 @@ def partly_sent(run: Run) -> str:
 def report_of(run: Run) -> RunReport:
     """An empty report for that run."""
     report = RunReport(run.hosts, min_nodes=run.min_nodes, may_start_again=run.may_start_again, attempt=run.attempt)
-    report.queued_since, report.may_fail = run.queued_since, run.may_fail
+    report.queued_since, report.may_fail, report.elastic = run.queued_since, run.may_fail, run.elastic
     return report
 
 

@@ -69,7 +69,7 @@ class Ending:
 
     def enforce(self, now: float, outcome: Outcome) -> None:
         """Cancel a run that has to end, then kill it, then give up."""
-        gone = any(state == "ended" and not self._nodes.done(node) for node, state in enumerate(self._nodes.alive))
+        gone = any(map(self._is_missed, range(len(self._nodes.alive))))
         failing = gone or any(self._ends_the_run(node) for node in outcome.nodes)
         if not (self._report.all_needed and failing):
             self._hanging_since = None
@@ -93,6 +93,11 @@ class Ending:
                 output.warn(f"{self._run.id} has not ended within its grace time; killing it")
                 self._cancel(now, force=True, asked=False)
 
+    def _is_missed(self, node: int) -> bool:
+        """Whether the node has exited without a result, before its part of the run was done."""
+        ended = self._nodes.alive[node] == "ended" and not self._nodes.done(node)
+        return ended and not self._report.spares(self._report.nodes[node])
+
     def _others_know(self) -> bool:
         """Whether all remaining agents are shutting down, as they have noticed that one has exited."""
         left = (node for node in self._nodes.known().nodes if node.result is None)
@@ -102,6 +107,7 @@ class Ending:
     def _ends_the_run(self, node: NodeReport) -> bool:
         """Whether the others have nothing to wait for. A scheduler that restarts runs notices a lost node itself."""
         lost = self._report.may_start_again and may_come_back(node.cause)
+        lost = lost or self._report.spares(node)
         return node.failing and not lost and (node.result == "failed" or not self._report.may_start_again)
 
     def _cancel(self, now: float, *, force: bool, asked: bool) -> None:

@@ -37,7 +37,7 @@ _CONNECTING, _TRANSFERRING = 16, 4
 def nodes_of(run: Run, text: str) -> list[int]:
     """The node ranks that the text names: `all`, or one. Raises `RequestError`."""
     count = len(run.hosts)
-    if text == ALL and ":" in run.nodes:
+    if text == ALL and run.elastic:
         return [node["node"] for node in observe.state_of(run)["nodes"] if node["started"] is not None]
     if text == ALL:
         return list(range(count))

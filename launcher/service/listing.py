@@ -57,7 +57,7 @@ def row(run: Run, state: RunState, *, used: bool = False) -> Listed:
 def nodes(run: Run, state: RunState) -> str:
     """The number of nodes: of an elastic run those that have started, of any other those of its plan."""
     started = sum(node.get("started") is not None for node in state["nodes"])
-    known = started if ":" in run.nodes else len(run.hosts)
+    known = started if run.elastic else len(run.hosts)
     return str(known) if known else run.nodes
 
 

@@ -97,3 +97,14 @@ def test_a_template_in_a_hosts_answer_is_not_evaluated_here(rack: Rack) -> None:
 
     assert not mark.exists()
     assert (again.exit_code, "its answer has a template" in again.stderr) == (3, True), again.stderr
+
+
+def test_an_elastic_run_is_one_elsewhere_too(rack: Rack) -> None:
+    """Or the loss of a node whose part is done would end it."""
+    rack.write("ends.py", "")
+    run = rack.detached("--nodes", "1:2", "ends.py")
+    assert rack.shell("wait", run).exit_code == 0
+
+    adopted(rack, run)
+
+    assert json.loads((rack.cli.directory / "elsewhere" / run / "run.json").read_text())["nodes"] == "1:2"

@@ -85,11 +85,16 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def followed(
-    backend: Scripted, tmp_path: Path, interrupts: Interrupts | Unattended | None = None, **about: Any
+    backend: Scripted,
+    tmp_path: Path,
+    interrupts: Interrupts | Unattended | None = None,
+    *,
+    nodes_asked_for: str = "2",
+    **about: Any,
 ) -> tuple[records.Run, Any]:
     run = make(tmp_path, "train-20250101-000000-abcd", result=None)
     plan = {"nodes": [{"host": "a"}, {"host": "b"}], "min_nodes": 2, "grace_s": 0.1, **about}
-    run = records.Run(id=run.id, path=run.path, created=run.created, backend="x", plan=plan)
+    run = records.Run(id=run.id, path=run.path, created=run.created, backend="x", nodes=nodes_asked_for, plan=plan)
     run = records.record_handle(run, run.known)
     backend_: Any = backend
     return run, Follower(run, backend_, View(None), Leaving(interrupts or Interrupts())).follow()

@@ -9,7 +9,7 @@ import pytest
 from launcher.agent import protocol
 from launcher.agent.protocol import Event, Foreign
 from launcher.runs import records, status
-from launcher.runs.outcome import EXIT_CODES
+from launcher.runs.outcome import EXIT_CODES, RunReport
 from tests.runs.reports import RUNNING, STARTED, Sent, cause, done, report
 from tests.runs.test_runs import make
 
@@ -116,6 +116,53 @@ def test_an_elastic_run_succeeds_with_as_many_nodes_as_it_needs() -> None:
 
     assert report(*nodes, min_nodes=1).outcome(("ended",) * 3).state == "success"
     assert report(*nodes, min_nodes=2).outcome(("ended",) * 3).state == "failed"
+
+
+EXITED: Sent = ("worker_exited", {"rank": 0, "local_rank": 0, "round": 0, "exit_code": 0})
+ONE: list[Sent] = [STARTED, ("rendezvous", {"ranks": [0]}), ("worker_started", {"rank": 0}), EXITED]
+"""A node whose only worker has succeeded."""
+
+KILLED: Sent = ("failure", {"cause": cause("killed", 5, node=1)})
+
+
+def elastic(*nodes: list[Sent]) -> RunReport:
+    made = report(*nodes, min_nodes=2)
+    made.elastic = True
+    return made
+
+
+def test_a_node_that_is_lost_after_it_has_finished_ends_no_elastic_run() -> None:
+    works = [STARTED, ("rendezvous", {"ranks": [0]}), ("worker_started", {"rank": 0})]
+
+    assert elastic(works, [*ONE, KILLED]).outcome(("running", "ended")).state == "running"
+    assert elastic([*ONE, done("success")], [*ONE, KILLED]).outcome(("ended",) * 2).state == "success"
+
+
+def test_a_failure_after_that_is_the_cause() -> None:
+    failed = cause("user_code", 9)
+
+    outcome = elastic([*RUNNING, done("failed", failed)], [*ONE, KILLED]).outcome(("ended",) * 2)
+
+    assert (outcome.state, outcome.cause) == ("failed", failed)
+
+
+@pytest.mark.parametrize("first", [[STARTED], [STARTED, *ONE[1:3]]], ids=["not needed", "ended by us"])
+def test_the_success_of_a_node_without_workers_that_have_succeeded_proves_nothing(first: list[Sent]) -> None:
+    """Such a node has learnt that the run is over, and may not have learnt how."""
+    assert elastic([*first, done("success")], [*ONE, KILLED]).outcome(("ended",) * 2).state == "failed"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        [("rendezvous", {"ranks": [0]})],
+        [("worker_exited", {"local_rank": 0, "round": 1, "signal": "SIGTERM", "stopped": True})],
+        [("agent_started", {"attempt": 1})],
+    ],
+    ids=["next round", "end of the next round", "next attempt"],
+)
+def test_a_node_that_works_again_has_not_finished(more: list[Sent]) -> None:
+    assert not elastic([*ONE, *more]).nodes[0].finished
 
 
 def test_a_rank_in_its_debugger_is_reported_until_it_exits() -> None:

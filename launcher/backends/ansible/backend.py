@@ -26,6 +26,7 @@ from launcher.login.connection import Login
 from launcher.runs import directories, records
 from launcher.runs.liveness import Liveness
 from launcher.settings.job_checks import check_secrets_here
+from launcher.spec import NodeRange
 from launcher.system import storage
 from launcher.system.dataclass import asdict
 from launcher.system.hosts import lines as hosts_lines
@@ -201,7 +202,7 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
             options=asdict(self.opts),
             command=tuple(found.job["command"]),
             cwd=found.job.get("cwd", ""),
-            nodes=str(found.job["max_nodes"]),
+            nodes=str(NodeRange(min=found.job["min_nodes"], max=found.job["max_nodes"])),
             plan={
                 "nodes": found.planned,
                 "min_nodes": found.job["min_nodes"],

@@ -32,17 +32,18 @@ stop() {{  # PYTHON may be a wrapper script: the agent below it has recorded its
 }}
 trap stop INT TERM HUP
 {agents}
-fine=0 code=0
+fine=0 code=0 first=
 for agent in $agents; do
     wait "$agent"; ended=$?
     while kill -0 "$agent" 2>/dev/null; do wait "$agent"; ended=$?; done  # a signal interrupts `wait`
+    first=${{first:-$ended}}
     case $ended in
         0) fine=$((fine + 1)) ;;
         124 | 130) [ $code = 0 ] && code=$ended; [ $code = $ended ] || code=1 ;;  # the time limit; cancelled
         *) code=1 ;;
     esac
 done
-[ $fine -ge {needed} ] || exit $code
+[ $fine -ge {needed} ] || {proof}exit $code
 """
 
 
@@ -102,4 +103,6 @@ def by_hand(plan: LocalPlan) -> str:
     agents = [
         f'setsid {shlex.join((plan.python, *_AGENT, str(node.node_rank)))} & agents="$agents $!"' for node in plan.nodes
     ]
-    return _START.format(agents="\n".join(agents), needed=plan.job.min_nodes)
+    # Nodes of an elastic run may be lost after they have finished. Node 0 succeeds only if enough have.
+    proof = '[ "$first" = 0 ] || ' if plan.job.elastic else ""
+    return _START.format(agents="\n".join(agents), needed=plan.job.min_nodes, proof=proof)

@@ -84,10 +84,11 @@ def _record(site: Site, path: Path, found: list[Job], options: SlurmOptions) -> 
     job = found[0]
     spec = jobs.specs(site, [job.directory]).get(job.directory, {})
     nodes = _number(spec, "max_nodes", int(job.nodes) if job.nodes.isdigit() else 1)
+    least = min(nodes, _number(spec, "min_nodes", nodes))
     grace, tasks = spec.get("grace_s"), jobs.indices(found)
     plan: dict[str, Any] = {
         "nodes": _rows(nodes, jobs.hosts(job), roles_of(spec)),
-        "min_nodes": min(nodes, _number(spec, "min_nodes", nodes)),
+        "min_nodes": least,
         "has_queue": True,
         "may_start_again": not job.allocation,
         **({"grace_s": grace} if isinstance(grace, (int, float)) and numbers.is_time(grace) else {}),
@@ -113,7 +114,8 @@ def _record(site: Site, path: Path, found: list[Job], options: SlurmOptions) -> 
         id=path.name, path=path, created=job.submitted or directories.created(path.name), backend="slurm",
         options=asdict(options), cluster=(site.login.cluster if site.login else "") or None,
         command=tuple(jobs.command(spec)), cwd=cwd if isinstance(cwd, str) else "",
-        nodes=str(nodes), plan=plan, handle=handle if job.allocation else clusters.placed(site, handle),
+        nodes=f"{least}:{nodes}" if least < nodes else str(nodes), plan=plan,
+        handle=handle if job.allocation else clusters.placed(site, handle),
     )  # fmt: skip
     records.create(run)
     with storage.storage_errors(path):
