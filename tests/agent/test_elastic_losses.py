@@ -53,6 +53,35 @@ def test_the_others_need_not_meet_again_for_a_node_that_had_finished(elastic_run
     assert first.node.finished(), "all three have"
 
 
+def test_at_the_end_no_one_waits_for_a_node_that_is_lost_after_it_has_finished(elastic_run: Callable[..., Run]) -> None:
+    nodes = elastic_run(1, 3)
+    first, second, third = nodes.meet(0, 1, 2)
+    assert not second.node.finished()
+    nodes.lose(second.node)
+    wait_until("the loss", lambda: nodes.store.peek(["round/0/shutdown"]) == [b"1"], limit_s=LIMIT_S)
+    assert not third.node.finished()
+    assert first.node.finished()
+
+    assert [each.node._arrived(1) for each in (third, first)] == [2, first.node._expected()]
+
+
+def test_a_node_that_leaves_by_itself_counts_once(elastic_run: Callable[..., Run]) -> None:
+    """Its connection closes after that. And one that was only silent may come back, and leave by itself as well."""
+    nodes = elastic_run(1, 3)
+    first, second, third = nodes.meet(0, 1, 2)
+    assert first.node._places is not None
+    assert not second.node.finished()
+    assert not third.node.finished()
+
+    first.node._places.lose(second.node._name)
+    counts = [second.node._arrived(1), third.node._arrived(1)]
+    nodes.lose(third.node)
+    left = f"round/0/left/{third.node._name}"
+    wait_until("the loss", lambda: nodes.store.peek([left]) == [b"2"], limit_s=LIMIT_S)
+
+    assert [*counts, first.node._arrived(0)] == [1, 2, 2]
+
+
 def test_a_failure_after_that_has_the_rest_meet_without_it(elastic_run: Callable[..., Run]) -> None:
     nodes = elastic_run(1, 2)
     first, second = nodes.meet(0, 1)

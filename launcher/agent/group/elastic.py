@@ -190,9 +190,11 @@ class ElasticNodes(Nodes):
 
         It is not expected if it leaves the others.
         """
-        part = Prefixed(f"round/{max(self.round, 0)}", self.store)
+        number = max(self.round, 0)
+        part = Prefixed(f"round/{number}", self.store)
         mine, other = (self.store, part) if self._asks else (part, self.store)
-        more = 0 if self._asks and self.stopping.unannounced else more
+        if more and (self.stopping.unannounced if self._asks else not places.leaves(self.store, number, self._name)):
+            more = 0
         return int(mine.add("shutdown", more)) + int(other.add("shutdown", 0))
 
     def ended(self) -> Optional[Verdict]:

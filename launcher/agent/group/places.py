@@ -75,6 +75,11 @@ def key_of_answer(number: int) -> str:
     return f"places/answer/{number}"
 
 
+def leaves(store: Store, number: int, name: str) -> bool:
+    """Whether that node is to be counted now as one that has left the round: only once, as a lost one may come back."""
+    return int(store.add(f"round/{number}/left/{name}", 1)) == 1
+
+
 class _Inbox:
     """The requests in the store. One may be missing whose node has a number, and is about to send it, or is lost."""
 
@@ -143,7 +148,7 @@ class Places:
     def lose(self, name: str) -> None:
         """Continue without the node of that name. If it lives after all, it is to ask again.
 
-        The others need not meet for a node that had finished: its part is done.
+        The others need not meet for a node that had finished: its part is done, and at the end no one waits for it.
         """
         with self._lock:
             self._read()  # its last request may have come just before
@@ -154,6 +159,8 @@ class Places:
                 self._members.discard(name)
                 if not self._store.check([key_of_end(self._round, name)]):
                     self._begin_again(BROKEN)
+                elif leaves(self._store, self._round, name):
+                    self._store.add(f"round/{self._round}/shutdown", 1)
 
     def _run(self) -> None:
         seen = 0
