@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from launcher.agent.system import cgroup, processes
 from launcher.agent.system.folding import folded
 from launcher.errors import CommandError
+from launcher.runs import status
+from launcher.runs.node_report import NodeReport
 from launcher.system import proc, storage
 from launcher.system.dataclass import dataclass
 
@@ -69,6 +71,18 @@ class Agent:
             return True
         return not self.living()
 
+    def ask_unrecorded(self, number: int) -> bool:
+        """The same for an agent whose record is missing, as on a full disk, or names a pid of another namespace.
+
+        That it has begun, its file or its stream tells.
+        """
+        told = self._told()
+        if told.result is None and not told.failing:  # else what started it is only cleaning up
+            if told.started is None and told.workers is None and not self._record.exists():
+                return False
+            self.send(number)
+        return True
+
     def kill(self) -> None:
         """Send SIGKILL to the agent, all its descendants, and the script that started it."""
         for identity in self.living():
@@ -76,15 +90,27 @@ class Agent:
 
     def forget(self) -> None:
         """Remove the record of an earlier agent."""
-        (self.directory / "agent.json").unlink(missing_ok=True)
+        self._record.unlink(missing_ok=True)
 
     def remove_cgroup(self) -> None:
         """End what an exited agent left behind, if it had a cgroup."""
         if path := (self._note() or {}).get("cgroup"):
             cgroup.remove(path)
 
+    @property
+    def _record(self) -> Path:
+        return self.directory / "agent.json"
+
+    def _told(self) -> NodeReport:
+        """What the stream tells of the attempt that was started last."""
+        attempt = (storage.read_json(self.directory.parent.parent / "spec.json") or {}).get("attempt")
+        report = NodeReport(node=int(self.directory.name), attempt=attempt if isinstance(attempt, int) else 0)
+        for record in status.ends(self.directory / "stream"):
+            report.add(record)
+        return report
+
     def _note(self) -> dict[str, Any] | None:
-        return storage.read_json(self.directory / "agent.json")
+        return storage.read_json(self._record)
 
     def _noted(self) -> proc.Identity | None:
         pid, ticks = ((self._note() or {}).get(name) for name in ("pid", "start_ticks"))
@@ -116,7 +142,7 @@ def of(handle: LocalHandle) -> list[Agent]:
 def ask(agents: Sequence[Agent], number: int, *, patience_s: float) -> None:
     """Signal all agents; those that are only about to begin get it then. Raises `CommandError` if they take longer."""
     limit, left = time.monotonic() + patience_s, list(agents)
-    while left := [agent for agent in left if not agent.ask(number)]:
+    while left := [agent for agent in left if not (agent.ask(number) or agent.ask_unrecorded(number))]:
         if time.monotonic() > limit:
             which = folded(int(agent.directory.name) for agent in left)
             raise CommandError(f"node {which}: the agent has not begun in {patience_s:.0f} s")
