@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from launcher.agent.group import places
-from launcher.agent.group.errors import StopRequestedError
+from launcher.agent.group.errors import NotNeededError, StopRequestedError
 from testbed import wait_until
 from tests.agent.meetings import LIMIT_S, Run
 
@@ -80,6 +81,26 @@ def test_a_node_that_leaves_by_itself_counts_once(elastic_run: Callable[..., Run
     wait_until("the loss", lambda: nodes.store.peek([left]) == [b"2"], limit_s=LIMIT_S)
 
     assert [*counts, first.node._arrived(0)] == [1, 2, 2]
+
+
+def test_one_without_a_place_waits_for_the_end_once_a_node_has_finished(elastic_run: Callable[..., Run]) -> None:
+    """No round follows, unless a node fails: it waits beyond the limit for that."""
+    nodes = elastic_run(1, 2, timeout_s=3.0)
+    first, second = nodes.meet(0, 1)
+    spare = nodes.asks(2)
+    assert not second.node.finished()
+    nodes.lose(second.node)
+    instead = nodes.asks(1)
+
+    time.sleep(3.5)
+    assert spare.waits()
+    assert instead.waits()
+    assert "a place: a node has finished" in nodes.messages("waiting")
+
+    first.node.request_restart()
+    assert [ask.result().workers for ask in (nodes.asks(first.node), instead)] == [[1, 1]] * 2
+    first.node.set_closed()
+    assert isinstance(spare.error(), NotNeededError)
 
 
 def test_a_failure_after_that_has_the_rest_meet_without_it(elastic_run: Callable[..., Run]) -> None:

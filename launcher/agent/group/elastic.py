@@ -69,7 +69,7 @@ class ElasticNodes(Nodes):
         began, told = time.monotonic(), False
         while True:
             waited = time.monotonic() - began
-            limit_s = self.job.unreachable_s if known == places.FULL else self.job.rdzv_timeout_s - waited
+            limit_s = self.job.unreachable_s if known in places.FOR_LONG else self.job.rdzv_timeout_s - waited
             pause_s = limit_s if told else min(limit_s, PATIENCE_S - waited)
             found, closed = self._wait_for({key: known, places.CLOSED: None}, pause_s)
             answer = found.decode() if found else None
@@ -79,7 +79,7 @@ class ElasticNodes(Nodes):
                 raise StopRequestedError
             if answer == places.AGAIN:
                 key, answer = places.key_of_answer(self._ask(workers)), None
-            elif answer is not None and answer not in (places.FULL, places.WAIT):
+            elif answer is not None and answer not in (*places.FOR_LONG, places.WAIT):
                 self._asks = False
                 return Place(*json.loads(answer))
             if answer != known:
@@ -100,10 +100,11 @@ class ElasticNodes(Nodes):
     def _tell_wait(self, known: Optional[str], waited: float, *, told: bool) -> bool:
         """Report the wait for a place if that is due; whether it was reported. Raises `RendezvousError` at its end."""
         limit_s, enough = self.job.rdzv_timeout_s, self.job.min_nodes
-        if waited < min(PATIENCE_S, limit_s) or (told and (known == places.FULL or waited < limit_s)):
+        if waited < min(PATIENCE_S, limit_s) or (told and (known in places.FOR_LONG or waited < limit_s)):
             return told
-        if known == places.FULL:
-            self._tell("waiting", what=f"a place: the run has its {self.job.max_nodes} nodes")
+        if known in places.FOR_LONG:
+            why = f"the run has its {self.job.max_nodes} nodes" if known == places.FULL else "a node has finished"
+            self._tell("waiting", what=f"a place: {why}")
             return True
         (text,) = self.store.peek([places.THERE])
         there = max(1, int(text or 1))

@@ -26,9 +26,12 @@ round, and that no more rounds follow."""
 BEGUN = "places/begun"
 """Key that is there once the first round has begun."""
 
-FULL, WAIT, AGAIN = "full", "wait", "again"
-"""Answers: all places are taken, for any length of time. A round may follow. The node was taken for lost, and has to
-ask again. Any other answer is a `Place`."""
+FULL, ENDS, WAIT, AGAIN = "full", "ends", "wait", "again"
+"""Answers: all places are taken, for any length of time. The same, as a node has finished. A round may follow. The node
+was taken for lost, and has to ask again. Any other answer is a `Place`."""
+
+FOR_LONG = (FULL, ENDS)
+"""The answers after which a node waits for any length of time."""
 
 JOINED, BROKEN = 1, 2
 """What the counter `again` of a round has reached if another one follows: a node has come, or one of it has left."""
@@ -188,14 +191,21 @@ class Places:
             if not self._gathers and self._have_come(now) and self._may_begin_again():
                 self._begin_again(JOINED)
             pause_s = self._gather(now) if self._gathers else _LONG_S
-            is_full = not self._gathers and len(self._members) >= self._job.max_nodes
-            answer = FULL if is_full else WAIT
+            answer = self._answer() if self._asks else WAIT
             told = {ask.number: answer for ask in self._asks.values()}
             changed = {number for number, text in told.items() if self._told.get(number, WAIT) != text}
             if changed:
                 self._store.multi_set({key_of_answer(number): told[number] for number in changed})
             self._told = told
             return pause_s
+
+    def _answer(self) -> str:
+        """The answer to nodes that have no place in the present round."""
+        if self._gathers:
+            return WAIT
+        if len(self._members) >= self._job.max_nodes:
+            return FULL
+        return ENDS if self._store.peek([f"round/{self._round}/outcome"]) == [b"ends"] else WAIT
 
     def _have_come(self, now: float) -> bool:
         """Whether the present round is to end for nodes that have come: once all its room is taken, or no more come."""
