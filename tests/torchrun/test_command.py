@@ -50,6 +50,16 @@ def test_workers_that_start_again_name_no_option_that_has_no_effect(start: Calla
     assert "--start-method" not in node.err
 
 
+@pytest.mark.torch
+def test_nor_does_a_process_that_a_worker_has_forked(start: Callable[..., Node]) -> None:
+    script = "import os, sys\nif os.fork():\n    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
+    node = start(script + "name = 'OMP_NUM_' + 'THREADS'\nos.environ[name] = '3'\nimport torch\n", "x.py")
+
+    assert node.wait() == 0
+    assert "OMP_NUM_THREADS was set before torch was imported, in a forked process, where it has no effect" in node.err
+    assert "before the process is forked\n" in node.err
+
+
 def test_workers_have_torchruns_variables_arguments_and_stdin_and_nothing_is_left(start: Callable[..., Node]) -> None:
     options = [
         "--standalone",

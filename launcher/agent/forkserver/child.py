@@ -25,7 +25,8 @@ def task(setup: Setup, preload: Preload, request: WorkerRequest, *, executes: bo
     """The task of a worker that already has its own signals and descriptors. `executes`: in its own interpreter."""
     env = {**setup.env, **request["env"]}
     program, python = setup.program, setup.env.get("PYTHON_EXEC", sys.executable)
-    if setup.job["macros"]:
+    is_torchruns = setup.job["macros"]  # whose option --start-method has no effect on scripts
+    if is_torchruns:
         program.substitute(local_rank=str(request["local_rank"]))
     argv, debug = program.argv(python), None
     if request["rank"] == setup.job["debug"] and program.kind != "program":
@@ -52,7 +53,7 @@ def task(setup: Setup, preload: Preload, request: WorkerRequest, *, executes: bo
 
     def hide() -> None:
         dump.register(scratch)
-        hidden.Hidden(imported, before, reexec.Again(argv, env, scratch))
+        hidden.Hidden(imported, before, reexec.Again(argv, env, scratch, may_spawn=not is_torchruns))
 
     errors = request["error_file"]
     return lambda: _become(program, archive, env, hide, errors, debug, collect=collect)

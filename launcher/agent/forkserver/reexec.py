@@ -28,23 +28,23 @@ def execute(argv: List[str], env: Dict[str, str]) -> NoReturn:
 class Again:
     """The initial state of a worker, and how to get back to it; invisible to the script."""
 
-    def __init__(self, argv: List[str], env: Dict[str, str], scratch: str) -> None:
-        """`argv`: the command that torchrun would execute for it."""
-        self._argv, self._env, self._scratch = argv, env, scratch
+    def __init__(self, argv: List[str], env: Dict[str, str], scratch: str, *, may_spawn: bool) -> None:
+        """`argv`: the command that torchrun would execute for it. `may_spawn`: the user has an option for that."""
+        self._argv, self._env, self._scratch, self._may_spawn = argv, env, scratch, may_spawn
         self._pid, self._server, self._cwd = os.getpid(), os.getppid(), os.getcwd()
         self._umask = os.umask(0)
         os.umask(self._umask)
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self._ignored = {number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN}
         self._limits = {kind: resource.getrlimit(kind) for kind in _LIMITS}
-        self._cpus, self._niceness = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
+        self._cpus_and_niceness = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
 
     def __call__(self, reasons: List[str]) -> None:
         """Start again, and report why to the fork server; a process that the script has forked only prints why."""
         if os.getpid() != self._pid:
             text = f"distlaunch: {'; '.join(reasons)}, in a forked process, where it has no effect"
-            text += "; do it before the process is forked, or use --start-method spawn\n"
-            os.write(2, text.encode(errors="backslashreplace"))
+            text += "; do it before the process is forked" + ", or use --start-method spawn" * self._may_spawn
+            os.write(2, f"{text}\n".encode(errors="backslashreplace"))
             return
         notes.leave(self._scratch, notes.AGAIN, reasons, self._server)
         processes.sweep(patience_s=0.0)
@@ -64,8 +64,9 @@ class Again:
             with contextlib.suppress(OSError, ValueError):  # a hard limit cannot be raised again
                 resource.setrlimit(kind, limits)
         with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, self._cpus)
-            os.setpriority(os.PRIO_PROCESS, 0, self._niceness)
+            cpus, niceness = self._cpus_and_niceness
+            os.sched_setaffinity(0, cpus)
+            os.setpriority(os.PRIO_PROCESS, 0, niceness)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         for fd in map(int, os.listdir("/proc/self/fd")):
             if fd > 2:
