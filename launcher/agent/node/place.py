@@ -14,7 +14,7 @@ from ..channel import Message
 from ..job import Job
 from ..named_tuple import NamedTuple
 from ..schedulers import slurm
-from ..system import processes
+from ..system import files, processes
 from ..system.scratch import ENVIRONMENT, Scratch, in_memory
 from .project_use import ProjectUse
 
@@ -57,11 +57,14 @@ class Place(NamedTuple):
         return identity
 
     def _note_environment(self) -> None:
-        """Write our variables to a file in memory: /proc shows those of the run whose process we were forked from."""
+        """Write our variables to a file in memory: /proc shows those of the run whose process we were forked from.
+
+        Without room the file is left out: after a cold start, /proc is right.
+        """
         if in_memory(self.scratch.path):
-            path = os.path.join(self.scratch.path, ENVIRONMENT)
-            with contextlib.suppress(OSError), open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-                file.write(b"".join(b"%s=%s\0" % pair for pair in os.environb.items()))
+            text = b"".join(b"%s=%s\0" % pair for pair in os.environb.items())
+            with contextlib.suppress(OSError):
+                files.write_whole(os.path.join(self.scratch.path, ENVIRONMENT), text, 0o600, sync=False)
 
     def forget_last_attempt(self, *, with_result: bool) -> None:
         """Remove files of a previous attempt: a scheduler may requeue the run in the same directory."""

@@ -76,9 +76,10 @@ def _surroundings(agent: int, memory: str, node_rank: int) -> Tuple[Dict[str, st
     base = dict(os.environ)
     for path in (os.path.join(memory, scratch.ENVIRONMENT), f"/proc/{agent}/environ"):
         with contextlib.suppress(OSError), open(path, "rb") as file:
-            pairs = (os.fsdecode(pair).partition("=") for pair in file.read().split(b"\0") if b"=" in pair)
+            pairs = [os.fsdecode(pair).partition("=") for pair in file.read().split(b"\0") if b"=" in pair]
             base.update({name: value for name, _, value in pairs})
-            break
+            if pairs:
+                break
     env = job.environment(base, node_rank)
     return {**env, "DISTLAUNCH_RUN_ID": job.run, "TERM": os.environ.get("TERM") or "xterm"}, job.cwd
 
