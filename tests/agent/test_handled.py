@@ -61,6 +61,30 @@ def test_one_is_in_whose_handler_it_exits_after_a_minute_such_as_for_a_checkpoin
     assert (found["message"], found["class"], found["secondary"]) == (RESET, "fabric", True)
 
 
+@pytest.mark.parametrize("later", ["", "save()\n    "], ids=["at once", "after a minute"])
+def test_so_is_a_group_of_exceptions(agents: Runner, later: str) -> None:
+    """What `asyncio.TaskGroup` raises: all lines of its traceback are indented."""
+    saves = "now = time.time\ndef save(): time.time = lambda: now() + 61\n"
+    raises = (
+        "def both():\n    try: deeper(0)\n    except OSError as error: raise ExceptionGroup('two', [error, error])\n"
+    )
+
+    handler = f"except ExceptionGroup:\n    traceback.print_exc()\n    {later}sys.exit(1)\n"
+
+    found = agents(f"{RAISES}{saves}{raises}try: both()\n{handler}").cause()
+
+    assert found["class"] == "fabric"
+
+
+def test_so_is_one_from_which_the_exit_is_raised_outside_of_its_handler(agents: Runner) -> None:
+    saves = "now = time.time\ndef save(): time.time = lambda: now() + 61\n"
+    handler = "try: deeper(0)\nexcept OSError as error: traceback.print_exc(); why = error\n"
+
+    found = agents(f"{RAISES}{saves}{handler}save()\nraise SystemExit(1) from why\n").cause()
+
+    assert (found["message"], found["class"], found["secondary"]) == (RESET, "fabric", True)
+
+
 @pytest.mark.parametrize(
     "ends",
     ["try: next(iter(()))\nexcept StopIteration: sys.exit(3)", "try: raise Stops\nexcept Stops: sys.exit(3)"],
@@ -156,6 +180,48 @@ def test_the_handler_is_that_of_the_exception_by_its_name(prefix: bytes, handles
     text = tail.text(now + 90, now + 80, ["OtherError", handles])
 
     assert (TRACEBACK in text) is is_kept
+
+
+NESTED = b"""\
+    | Exception Group Traceback (most recent call last):
+    |   File "x.py", line 9, in g
+    | ExceptionGroup: in (1 sub-exception)
+    +-+---------------- 1 ----------------
+      | KeyError: 1
+      +------------------------------------
+"""
+GROUP = b"""\
+  + Exception Group Traceback (most recent call last):
+  |   File "x.py", line 6, in f
+  | tasks.Failures: two (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "x.py", line 5, in f
+    | OSError: x
+    +---------------- 2 ----------------
+    | ValueError: 1
+    +------------------------------------
+"""
+WITHOUT = b"".join(line for line in GROUP.splitlines(keepends=True) if b"1 ---" not in line and b"    |" not in line)
+
+
+@pytest.mark.parametrize("text", [GROUP, WITHOUT, GROUP + NESTED], ids=["members with tracebacks", "without", "nested"])
+@pytest.mark.parametrize(("handles", "is_kept"), [("Failures", True), ("OSError", False), ("KeyError", False)])
+def test_the_handler_of_a_group_is_that_of_the_group_itself(text: bytes, handles: str, *, is_kept: bool) -> None:
+    tail = Tail()
+    tail.add(b"a line\n" + text + b"KeyError: this line is of the script\n")
+    now = time.time()
+
+    assert (TRACEBACK in tail.text(now + 90, now + 80, [handles])) is is_kept
+
+
+@pytest.mark.parametrize("line", [b"Lost at step 9\n", b"saved\nLost: a file\n"])
+def test_a_line_that_begins_like_it_is_no_exception(line: bytes) -> None:
+    tail = Tail()
+    tail.add(TRACEBACK + b'  File "x.py", line 1, in f\nOSError: no\n' + line)
+    now = time.time()
+
+    assert TRACEBACK not in tail.text(now + 90, now + 80, ["Lost"])
 
 
 def test_no_part_of_a_prefix_reads_as_the_exception_wherever_the_start_of_a_long_traceback_ends() -> None:

@@ -166,13 +166,16 @@ def run(
 
 
 def _note_exit(end: SystemExit, errors: str) -> None:
-    """Tell when the script called exit, and in the handlers of which exceptions: one of them may be why."""
+    """Tell when the script called exit, and from which exceptions or in whose handlers: one of them may be why."""
     with contextlib.suppress(Exception):  # whatever the script has made of `time`
-        handles: List[str] = []
-        within = end.__context__
-        while within is not None and len(handles) < _MAX_HANDLED:
-            handles.append(type(within).__qualname__)
-            within = within.__context__
+        handled: List[BaseException] = []
+        left = [end.__cause__, end.__context__]
+        while left and len(handled) < _MAX_HANDLED:
+            within = left.pop(0)
+            if within is not None and all(within is not known for known in handled):
+                handled.append(within)
+                left += [within.__cause__, within.__context__]
+        handles = [type(each).__qualname__ for each in handled]
         notes.leave(os.path.dirname(os.path.dirname(errors)), notes.EXIT, {"at": time.time(), "handles": handles})
 
 

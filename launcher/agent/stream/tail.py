@@ -22,6 +22,13 @@ long it may take to exit: it joins threads, and trackers send the rest. One that
 _LAST_LINE = rb"\n(?!\s|\[rank\d+\]: \s)"
 """Where a line of a traceback begins that is not indented: the exception."""
 
+_GROUP = b"+ Exception Group " + TRACEBACK
+_BEFORE_OF_GROUP = rb"(?:\[rank\d+\]: )?\s+(?:[+|] Exception Group |\| )"
+"""What is before `TRACEBACK` on the line in a group of exceptions, and in one of its members."""
+
+_LAST_LINE_OF_GROUP = rb"\n(?:\[rank\d+\]: )?\s*\| (?!\s)"
+"""The same of a group of exceptions, whose lines are all indented."""
+
 
 class Tail:
     """Takes bytes in order; `text` is what is kept of them."""
@@ -86,6 +93,11 @@ def _whole_lines(head: bytes) -> bytes:
 
 def _is_of(text: bytes, types: Sequence[str]) -> bool:
     """Whether the last traceback there is of an exception of one of these types."""
+    begin, line = max(0, text.rfind(TRACEBACK)), _LAST_LINE
+    before = re.fullmatch(_BEFORE_OF_GROUP, text[text.rfind(b"\n", 0, begin) + 1 : begin])
+    if before:  # the group's own name comes before the traceback of a member
+        begin, line = max(0, text.rfind(_GROUP, 0, begin + len(TRACEBACK))), _LAST_LINE_OF_GROUP
+    found = re.compile(line).search(text, begin)
     names = b"|".join(re.escape(name.encode()) for name in types)
-    line = _LAST_LINE + rb"(?:\[rank\d+\]: )?(?:[\w.]+\.)?(?:%b)(?::|\s|$)" % names
-    return bool(names) and re.search(line, text[max(0, text.rfind(TRACEBACK)) :]) is not None
+    own = re.compile(rb"(?:\[rank\d+\]: )?(?:[\w.]+\.)?(?:%b)\s*(?::|\n|$)" % names)
+    return found is not None and bool(names) and own.match(text, found.end()) is not None
