@@ -6,22 +6,24 @@ store mounts. Locks of fcntl and flock may silently be local to each host there.
 `lock-N` with the highest N counts. To take the lock from an owner that released it or has exited, a process creates
 `lock-(N+1)`: of two that try, only one succeeds. A lock that may be held is never removed or replaced, so at no moment
 do two processes hold it. An owner on this host has exited if there is no such process; an owner on another host, if it
-has not renewed its lock for longer than a network file system's cache can account for.
+has not renewed its lock for longer than a network file system's cache can account for. A command that changes the run
+waits for that. A look takes the lock only if it can have it at once, keeps it for moments, and notes what it has seen
+of the owner: the looks of a host together wait as one command would.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import threading
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from launcher import output
-from launcher.agent.system import files
+from launcher.agent.named_tuple import NamedTuple
 from launcher.errors import RequestError, StorageError
+from launcher.runs import renewal, sightings
 from launcher.system import numbers, storage
 from launcher.system.dataclass import asdict, dataclass, replace
 
@@ -29,13 +31,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-_RENEW_S = 5.0
 _SILENT_S = 90.0
 """Longer than a network file system caches a directory (`acdirmax`, 60 s)."""
 
 _LOOK_S = 0.1
 _PATIENCE_S = 2.0
-_FREE = b"{}\n"
+_LOOK = "status"
+"""What a look at a run does, as the owner of its lock."""
 
 _held: ContextVar[frozenset[str]] = ContextVar("held", default=frozenset())
 """The directories that this thread holds, or the one whose context it has: others of the process may hold more."""
@@ -86,32 +88,45 @@ def owner(directory: Path) -> Owner | None:
     """The owner of a run directory's lock, even if it has died; None if the lock is free."""
     number = _latest(directory)
     found = _owner(_read(directory, number))
-    if found is None or found.gone is not None or abs(time.time() - found.renewed) <= _SILENT_S:
+    return None if found is None else _by_the_disk(directory, number, found)
+
+
+def _by_the_disk(directory: Path, number: int, found: Owner) -> Owner:
+    """The owner with the age of its lock as the disk has it: the clocks of two hosts may differ."""
+    if found.gone is not None or abs(time.time() - found.renewed) <= _SILENT_S:
         return found
-    return replace(found, renewed=_renewed(_path(directory, number), found))
-
-
-def _renewed(path: Path, found: Owner) -> float:
-    """When the owner renewed its lock: the clocks of two hosts may differ, and the disk has one for all files."""
     import tempfile  # few owners are silent
 
-    with suppress(OSError), tempfile.TemporaryFile(dir=path.parent) as file:
-        return time.time() - (os.fstat(file.fileno()).st_mtime - path.stat().st_mtime)
-    return found.renewed
+    with suppress(OSError), tempfile.TemporaryFile(dir=directory) as file:
+        age_s = os.fstat(file.fileno()).st_mtime - _path(directory, number).stat().st_mtime
+        return replace(found, renewed=time.time() - age_s)
+    return found
 
 
 @contextmanager
-def unless_held(directory: Path, doing: str) -> Iterator[bool]:
-    """Hold the lock if no live process has it and there is room for one. Gives whether it is held."""
-    found = owner(directory)
-    free = found is None or found.seems_gone
-    with ExitStack() as held:
-        if free:
-            try:
-                held.enter_context(hold(directory, doing))
-            except (RequestError, StorageError):
-                free = False
-        yield free
+def at_once(directory: Path) -> Iterator[bool]:
+    """Hold the lock for moments, if no live process has it and there is room for one. Gives whether it is held."""
+    about, number = _this(_LOOK, submits=False), _latest(directory) + 1
+    taken = False
+    if _seems_free(directory, number - 1):
+        with suppress(StorageError):
+            taken = _take(directory, number, about)
+    with _kept(directory, number, about) if taken else nullcontext():
+        yield taken
+
+
+def _seems_free(directory: Path, number: int) -> bool:
+    """Whether the lock can be taken now. If its owner can only have died, what this look sees of it is noted."""
+    sight = _sight(directory, number)
+    holder = _owner(sight.content)
+    if _is_free(sight, holder):
+        return True
+    if holder is not None and (holder.gone is False or not _by_the_disk(directory, number, holder).seems_gone):
+        return False
+    since = sightings.since(directory, _machine(), sight.noted)
+    if since is None:
+        sightings.note(directory, _machine(), sight.noted)
+    return since is not None and time.monotonic() - since > _SILENT_S
 
 
 def other(directory: Path) -> Owner | None:
@@ -130,57 +145,43 @@ def hold(
 
     `watch` is called every second meanwhile, in another thread.
     """
-    about = Owner(
+    about = _this(doing, submits=submits)
+    with _kept(directory, _acquire(directory, about, wait_s), about, watch):
+        yield
+
+
+def _this(doing: str, *, submits: bool) -> Owner:
+    """This process, as an owner."""
+    return Owner(
         doing=doing, submits=submits, host=os.uname().nodename, pid=os.getpid(), start_ticks=_ticks(os.getpid()),
         machine=_machine(), renewed=time.time(),
     )  # fmt: skip
-    number = _acquire(directory, about, wait_s)
-    path, over = _path(directory, number), threading.Event()
 
-    def free() -> None:
-        with suppress(OSError):
-            files.write_whole(str(path), _FREE, 0o600, sync=False)
 
-    def renew() -> None:
-        next_s = time.monotonic() + _RENEW_S
-        while not over.wait(min(1.0, _RENEW_S)):
-            watch()
-            if time.monotonic() > next_s:
-                next_s = time.monotonic() + _RENEW_S
-                try:
-                    _write(path, {**asdict(about), "renewed": time.time()})
-                except OSError:  # a full disk still has room for a time
-                    with suppress(OSError):
-                        os.utime(path)
-                if over.is_set():  # released while this was written
-                    free()
-
-    thread = threading.Thread(target=renew, name="renew-lock", daemon=True)
-    thread.start()
+@contextmanager
+def _kept(directory: Path, number: int, about: Owner, watch: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Keep the lock of that number, which was taken, until the block's end."""
     real = os.path.realpath(directory)
-    _held.set(_held.get() | {real})
-    try:
-        yield
-    finally:
-        _held.set(_held.get() - {real})
-        over.set()
-        thread.join(1.0)  # a stuck disk must not block the exit
-        free()
+    with renewal.renewed(_path(directory, number), asdict(about), watch):
+        _held.set(_held.get() | {real})
+        try:
+            yield
+        finally:
+            _held.set(_held.get() - {real})
 
 
 def _acquire(directory: Path, about: Owner, wait_s: float) -> int:
     began = since = time.monotonic()
-    seen: tuple[int, bytes, float] | None = None
+    seen: _Sight | None = None
     renewed = told = False
     while True:
-        number = _latest(directory)
-        content, changed = _read(directory, number), _changed(directory, number)
-        holder, now = _owner(content), time.monotonic()
-        if seen != (number, content, changed):
-            renewed = seen is not None and seen[0] == number
-            seen, since = (number, content, changed), now
-        free = not number or content == _FREE or (holder is not None and holder.gone is True)
-        if free or now - since > _SILENT_S:
+        sight = _sight(directory, _latest(directory))
+        number, holder, now = sight.number, _owner(sight.content), time.monotonic()
+        if seen != sight:
+            renewed = seen is not None and seen.number == number
+            noted = None if seen is not None else sightings.since(directory, _machine(), sight.noted)
+            seen, since = sight, now if noted is None else noted
+        if _is_free(sight, holder) or now - since > _SILENT_S:
             if _take(directory, number + 1, about):
                 return number + 1
             time.sleep(_LOOK_S)  # taken by a process that a network file system may not show yet
@@ -197,6 +198,27 @@ def _acquire(directory: Path, about: Owner, wait_s: float) -> int:
         time.sleep(_LOOK_S)
 
 
+class _Sight(NamedTuple):
+    """What a lock looks like: renewed, it looks different."""
+
+    number: int
+    content: bytes
+    changed: float
+
+    @property
+    def noted(self) -> list[object]:
+        """The same for a note."""
+        return [self.number, self.content.decode("ascii", "replace"), self.changed]
+
+
+def _sight(directory: Path, number: int) -> _Sight:
+    return _Sight(number, _read(directory, number), _changed(directory, number))
+
+
+def _is_free(sight: _Sight, holder: Owner | None) -> bool:
+    return not sight.number or sight.content == renewal.FREE or (holder is not None and holder.gone is True)
+
+
 def _take(directory: Path, number: int, about: Owner) -> bool:
     """Create the lock with that number. Returns whether it counts: there must be no higher one."""
     path = _path(directory, number)
@@ -207,6 +229,8 @@ def _take(directory: Path, number: int, about: Owner) -> bool:
         if old < number or not mine:
             with suppress(OSError):
                 _path(directory, old).unlink()
+    if mine:
+        sightings.forget(directory)
     return mine
 
 
@@ -228,10 +252,6 @@ def _changed(directory: Path, number: int) -> float:
     with suppress(OSError):
         return _path(directory, number).stat().st_mtime
     return 0.0
-
-
-def _write(path: Path, about: object) -> None:
-    files.write_whole(str(path), json.dumps(about).encode("ascii"), 0o600, sync=False)
 
 
 def _latest(directory: Path) -> int:

@@ -4,6 +4,7 @@ run.json     the request, and the backend's handle once it was submitted
 cancel.json  the last request to cancel
 result.json  the final outcome, written once
 lock-N       the command that is changing the run (`lock.py`)
+lock-seen    since when that of another host is silent (`sightings.py`)
 nodes/K/     node K's agent stream and errors
 """
 

@@ -238,7 +238,7 @@ def undone(recorded: Run, there: Run) -> None:
 
 def caught_up(run: Run) -> Run:
     """The run after what a command that was moving it has left: undone, unless the run was there already."""
-    with lock.unless_held(run.root / run.id, "status") as ours:
+    with lock.at_once(run.root / run.id) as ours:
         there = moves.pending(run)
         if there is None or not ours:
             return run

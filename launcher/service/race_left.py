@@ -95,7 +95,7 @@ def caught_up(run: Run) -> Run:
     """
     if (run.result is not None and run.won is None) or not _leaves_something(run):
         return run
-    with lock.unless_held(run.root / run.id, "status") as ours:
+    with lock.at_once(run.root / run.id) as ours:
         if not ours:
             return run
         run = directories.read(run.root, run.id)  # it may have been decided meanwhile

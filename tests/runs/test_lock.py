@@ -11,13 +11,13 @@ import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from launcher.agent.system.processes import start_ticks
 from launcher.errors import RequestError
-from launcher.runs import lock
+from launcher.runs import lock, renewal
 from launcher.system import storage
 
 if TYPE_CHECKING:
@@ -127,13 +127,13 @@ def test_an_owner_on_another_host_that_is_silent_for_long_loses_its_lock(
 def test_a_released_lock_is_free_even_if_a_renewal_comes_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     late, go_on = threading.Event(), threading.Event()
 
-    def write(path: Path, about: object, really: Callable[[Path, object], None] = lock._write) -> None:
+    def write(path: Path, about: object, really: Callable[[Path, Any], None] = renewal.write) -> None:
         late.set()
         assert go_on.wait(60)
         really(path, about)
 
-    monkeypatch.setattr(lock, "_RENEW_S", 0.05)
-    monkeypatch.setattr(lock, "_write", write)
+    monkeypatch.setattr(renewal, "_RENEW_S", 0.05)
+    monkeypatch.setattr(renewal, "write", write)
     with lock.hold(tmp_path, "cancel"):
         assert late.wait(60)
         (renewing,) = (thread for thread in threading.enumerate() if thread.name == "renew-lock")
@@ -146,7 +146,7 @@ def test_a_released_lock_is_free_even_if_a_renewal_comes_late(tmp_path: Path, mo
 def test_a_lock_is_renewed_while_it_is_held_and_its_watch_function_is_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "_RENEW_S", 0.05)
+    monkeypatch.setattr(renewal, "_RENEW_S", 0.05)
     looked, seen = threading.Event(), set[float]()
     with lock.hold(tmp_path, "cancel", watch=looked.set):
         assert looked.wait(60)

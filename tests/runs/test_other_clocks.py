@@ -29,8 +29,8 @@ BEHIND = 200.0
 HOLDS = """
 import sys
 from pathlib import Path
-from launcher.runs import lock
-lock._RENEW_S = 0.05
+from launcher.runs import lock, renewal
+renewal._RENEW_S = 0.05
 with lock.hold(Path(sys.argv[1]), "move"):
     print("there", flush=True)
     sys.stdin.read()
@@ -54,16 +54,45 @@ def test_a_look_from_another_host_does_not_undo_a_move_that_goes_on(moving: Run)
     assert moves.pending(moving) is not None
 
 
-def test_a_move_is_undone_whose_host_died_with_a_clock_that_was_ahead(
-    moving: Run, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def left(moving: Run) -> Run:
+    """The same, but the host of its command has died, whose clock was ahead."""
+    os.utime(elsewhere(moving.path, renewed=time.time() + BEHIND), (1.0, 1.0))
+    return moving
+
+
+def test_a_look_does_not_wait_for_a_host_that_may_have_died(left: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail(f"it sleeps for {seconds} s"))
+
+    finding.find(left.root, NAME)
+
+    assert moves.pending(left) is not None
+
+
+def test_looks_of_several_commands_see_together_that_a_host_has_died(
+    left: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = elsewhere(moving.path, renewed=time.time() + BEHIND)
-    os.utime(path, (1.0, 1.0))
-    monkeypatch.setattr(lock, "_SILENT_S", 1.0)
+    env = {**os.environ, "DISTLAUNCH_RUNS_DIR": str(left.root)}
+    subprocess.run([sys.executable, "-m", "launcher", "status", NAME], cwd=ROOT, env=env, capture_output=True)
+    assert moves.pending(left) is not None
+    monkeypatch.setattr(lock, "_SILENT_S", 0.0)  # as if that had been a while ago
 
-    finding.find(moving.root, NAME)
+    finding.find(left.root, NAME)
 
-    assert moves.pending(moving) is None
+    assert moves.pending(left) is None
+    assert len(list(left.path.glob("lock-*"))) == 1
+
+
+def test_what_was_seen_before_an_owner_renewed_its_lock_does_not_count(
+    left: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finding.find(left.root, NAME)
+    os.utime(left.path / "lock-7", (2.0, 2.0))
+    monkeypatch.setattr(lock, "_SILENT_S", 0.0)
+
+    finding.find(left.root, NAME)
+
+    assert moves.pending(left) is not None
 
 
 def test_a_race_that_is_decided_on_another_host_is_not_recorded_as_failed(tmp_path: Path) -> None:
