@@ -39,6 +39,9 @@ _PATIENCE_S = 2.0
 _LOOK = "status"
 """What a look at a run does, as the owner of its lock."""
 
+_LOOK_TAKES_S = 10.0
+"""A look keeps the lock for a few notes, so every command can wait for that."""
+
 _held: ContextVar[frozenset[str]] = ContextVar("held", default=frozenset())
 """The directories that this thread holds, or the one whose context it has: others of the process may hold more."""
 
@@ -126,7 +129,8 @@ def _seems_free(directory: Path, number: int) -> bool:
     since = sightings.since(directory, _machine(), sight.noted)
     if since is None:
         sightings.note(directory, _machine(), sight.noted)
-    return since is not None and time.monotonic() - since > _SILENT_S
+        return False
+    return time.monotonic() - since > _SILENT_S
 
 
 def other(directory: Path) -> Owner | None:
@@ -143,7 +147,8 @@ def hold(
 ) -> Iterator[None]:
     """Hold the lock. Raises `RequestError` with the owner's name if a live owner keeps it for longer than `wait_s`.
 
-    `watch` is called every second meanwhile, in another thread.
+    A look, which has it for moments only, is always waited for. `watch` is called every second meanwhile, in another
+    thread.
     """
     about = _this(doing, submits=submits)
     with _kept(directory, _acquire(directory, about, wait_s), about, watch):
@@ -179,15 +184,16 @@ def _acquire(directory: Path, about: Owner, wait_s: float) -> int:
         number, holder, now = sight.number, _owner(sight.content), time.monotonic()
         if seen != sight:
             renewed = seen is not None and seen.number == number
-            noted = None if seen is not None else sightings.since(directory, _machine(), sight.noted)
-            seen, since = sight, now if noted is None else noted
+            since = _seen_since(directory, sight, now) if seen is None else now
+            seen = sight
         if _is_free(sight, holder) or now - since > _SILENT_S:
             if _take(directory, number + 1, about):
                 return number + 1
             time.sleep(_LOOK_S)  # taken by a process that a network file system may not show yet
             continue
         lives = renewed or (holder is not None and holder.gone is False)
-        if lives and now - began >= wait_s:
+        looks = holder is not None and holder.doing == _LOOK
+        if lives and now - began >= (max(wait_s, _LOOK_TAKES_S) if looks else wait_s):
             raise RequestError(
                 f"{directory.name} is being changed by {holder or 'another command'}",
                 hint="wait for it, or end that process",
@@ -196,6 +202,12 @@ def _acquire(directory: Path, about: Owner, wait_s: float) -> int:
             told = True
             output.note(f"waiting for {holder or 'another command'} to release {directory.name}")
         time.sleep(_LOOK_S)
+
+
+def _seen_since(directory: Path, sight: _Sight, now: float) -> float:
+    """Since when this host has seen the lock so; the looks at the run count."""
+    noted = sightings.since(directory, _machine(), sight.noted) if sight.number else None
+    return now if noted is None else noted
 
 
 class _Sight(NamedTuple):

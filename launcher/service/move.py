@@ -228,27 +228,44 @@ class _Move:
 
 def undone(recorded: Run, there: Run) -> None:
     """End the try of a move that will not happen; a warning if it cannot be ended, which then gets no claim."""
+    _end(there)
+    moves.undo(recorded)
+
+
+def _end(there: Run) -> None:
     try:
         if not there.damaged:
             cancel.cancel(there)
     except LaunchError as error:
         output.warn(f"{there.id} on {there.cluster} may still be queued, and will not run: {error.message}")
-    moves.undo(recorded)
 
 
 def caught_up(run: Run) -> Run:
     """The run after what a command that was moving it has left: undone, unless the run was there already."""
+    there = _left_there(run)
+    if there is not None:
+        _end(there)  # without the lock: it can get the claim from no one any more, and its cluster may be slow
+        _left_there(run, ended=there.id)
+    return directories.read(run.root, run.id)
+
+
+def _left_there(run: Run, ended: str = "") -> Run | None:
+    """The try of a move that was cut off before the run was there, unless another command has the run's lock.
+
+    If that is `ended`, the move is undone. A move that was cut off later has happened.
+    """
     with lock.at_once(run.root / run.id) as ours:
         there = moves.pending(run)
         if there is None or not ours:
-            return run
+            return None
         recorded = directories.recorded(run.root, run.id)
         holder = races.claim(recorded)
-        if holder is None or holder["run"] != there.id:
-            undone(recorded, there)
-        else:  # it gets its claim like every try that was chosen
+        if holder is not None and holder["run"] == there.id:  # it gets its claim like every try that was chosen
             moves.end(recorded)
-    return directories.read(run.root, run.id)
+            return None
+        if there.id == ended:
+            moves.undo(recorded)
+        return there
 
 
 def _first(run: Run) -> Try:

@@ -36,8 +36,6 @@ _LOOK_S = 0.1
 _AGAIN_S = 5.0
 _RETRY_S = 1.0
 _SETTLE_S = 60.0
-_LOCK_S = 60.0
-"""Another process may be asking clusters about the run's tries at this moment."""
 
 
 class Contest:
@@ -292,4 +290,4 @@ def first(entry: Entry, interrupts: Interrupts | Unattended) -> Run:
 def hold(run: Run, interrupts: Interrupts | Unattended) -> AbstractContextManager[None]:
     """The lock of a run whose tries this process watches; a request to cancel the run stops this process."""
     watch = partial(launch.hear_of_cancel, run, interrupts)
-    return lock.hold(run.path, "run", submits=True, wait_s=_LOCK_S, watch=watch)
+    return lock.hold(run.path, "run", submits=True, wait_s=_AGAIN_S, watch=watch)

@@ -24,7 +24,13 @@ _SOON_S = 10.0
 
 
 class Abandoned(Contest):
-    """A race that no process decides."""
+    """A race that no process decides. Notes are kept until `record`: other commands may change the run meanwhile."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run, Unattended())
+        self._before, self._claim = run.race, races.claim(run)
+        self._holder: Run | None = None
+        self._result: RunState | None = None
 
     def tidy(self, winner: Run) -> None:
         """Do what the launcher has left after the decision, as far as clusters answer soon: grant, and cancel."""
@@ -45,15 +51,15 @@ class Abandoned(Contest):
                 self._cancel([rival])
         self.settled(_SOON_S)
 
-    def looked_at(self) -> Run:
-        """The run as its tries are now: one may have claimed it at a shared place, or none may be left."""
+    def look(self) -> None:
+        """Look at the tries: one may have claimed the run at a shared place, or none may be left."""
         left = not self._race["tries"] and time.time() - self.run.created < status.SUBMISSION_S
         for each in self._tries():
             state = observe.state_of(each)
             if self._race["claim"] and has_claim(each):
-                races.decide(self.run, each.id, each.cluster or each.backend)
+                self._holder = each
                 self._note(each.id, granted_at=time.time())
-                return directories.read(self.run.root, self.run.id)
+                return
             if state["exit_code"] is not None:
                 self._note(each.id, ended_at=time.time(), problem=why_ended(state))
             elif not _was_never_sent(each, state):
@@ -65,7 +71,27 @@ class Abandoned(Contest):
                 self._note(each.id, ended_at=time.time(), problem=state["detail"])
         if not left:
             self._none_left(_SOON_S)
-        return self.run
+
+    def record(self) -> None:
+        """Record what was found, unless the run has changed meanwhile. The caller holds the run's lock."""
+        now = directories.recorded(self.run.root, self.run.id)
+        if now.damaged or now.race != self._before or races.claim(now) != self._claim:
+            return
+        if self._claim is None and now.result is not None:  # it was cancelled
+            return
+        self.run = now
+        if self._holder is not None:
+            races.decide(now, self._holder.id, self._holder.cluster or self._holder.backend)
+        if self._race != self._before:
+            super()._write()
+        if self._result is not None:
+            super()._finish(self._result)
+
+    def _write(self) -> None:
+        """Nothing yet."""
+
+    def _finish(self, result: RunState) -> None:
+        self._result = result
 
     def _unsure(self, each: Run) -> Rival:
         """A try of which something may still start."""
@@ -93,19 +119,28 @@ def caught_up(run: Run) -> Run:
 
     Nothing is done while its launcher lives.
     """
-    if (run.result is not None and run.won is None) or not _leaves_something(run):
+    if not _is_left(run):
         return run
-    with lock.at_once(run.root / run.id) as ours:
-        if not ours:
-            return run
-        run = directories.read(run.root, run.id)  # it may have been decided meanwhile
-        if run.damaged or (run.result is not None and run.won is None):
-            return run
-        contest = Abandoned(directories.recorded(run.root, run.id), Unattended())
-        if run.won is None:
-            return contest.looked_at()
-        contest.tidy(run)
+    own = run.root / run.id
+    with lock.at_once(own) as ours:  # else another command may be about to pass the claim on
+        now = directories.read(run.root, run.id)
+        if not ours or not _is_left(now):
+            return now if ours else run
+        contest = Abandoned(directories.recorded(run.root, run.id))
+    if now.won is None:
+        contest.look()
+    else:
+        contest.tidy(now)
+    with lock.at_once(own) as ours:
+        if ours:
+            contest.record()
     return directories.read(run.root, run.id)
+
+
+def _is_left(run: Run) -> bool:
+    """Whether there may be something to do or to find out."""
+    undecided = run.race is not None and run.result is None
+    return not run.damaged and (undecided or run.won is not None) and _leaves_something(run)
 
 
 def _leaves_something(run: Run) -> bool:
