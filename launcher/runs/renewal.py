@@ -29,9 +29,14 @@ def renewed(path: Path, about: dict[str, Any], watch: Callable[[], None]) -> Ite
     """
     over = threading.Event()
 
-    def free() -> None:
-        with suppress(OSError):
-            files.write_whole(str(path), FREE, 0o600, sync=False)
+    def freed() -> bool:
+        try:
+            release(path)
+        except FileNotFoundError:  # the run was removed
+            return True
+        except OSError:
+            return False
+        return True
 
     def renew() -> None:
         next_s = time.monotonic() + _RENEW_S
@@ -44,8 +49,8 @@ def renewed(path: Path, about: dict[str, Any], watch: Callable[[], None]) -> Ite
                 except OSError:  # a full disk still has room for a time
                     with suppress(OSError):
                         os.utime(path)
-                if over.is_set():  # released while this was written
-                    free()
+        while not freed():  # this process may live on for days, and no command could change the run
+            time.sleep(_RENEW_S)
 
     thread = threading.Thread(target=renew, name="renew-lock", daemon=True)
     thread.start()
@@ -54,9 +59,22 @@ def renewed(path: Path, about: dict[str, Any], watch: Callable[[], None]) -> Ite
     finally:
         over.set()
         thread.join(1.0)  # a stuck disk must not block the exit
-        free()
+        if thread.is_alive():
+            freed()
 
 
 def write(path: Path, about: dict[str, Any]) -> None:
     """Replace the lock's content by what its owner is now."""
     files.write_whole(str(path), json.dumps(about).encode("ascii"), 0o600, sync=False)
+
+
+def release(path: Path) -> None:
+    """Mark the lock as free. Raises `OSError`."""
+    try:
+        files.write_whole(str(path), FREE, 0o600, sync=False)
+    except FileNotFoundError:
+        raise
+    except OSError:  # a full disk still has room for less than the file has
+        with path.open("r+b") as file:
+            file.write(FREE)
+            file.truncate()

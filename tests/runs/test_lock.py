@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -19,6 +20,7 @@ from launcher.agent.system.processes import start_ticks
 from launcher.errors import RequestError
 from launcher.runs import lock, renewal
 from launcher.system import storage
+from tests.runs.test_removal import fill
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,3 +156,37 @@ def test_a_lock_is_renewed_while_it_is_held_and_its_watch_function_is_called(
             owner = lock.owner(tmp_path)
             assert owner is not None
             seen.add(owner.renewed)
+
+
+def test_a_lock_is_released_on_a_full_disk(small_disk: Path) -> None:
+    run = small_disk / "run"
+    run.mkdir()
+
+    with lock.hold(run, "status"):
+        fill(small_disk)
+
+    assert lock.owner(run) is None
+    (small_disk / "more").unlink()
+    with lock.hold(run, "cancel"):
+        pass
+
+
+def test_a_lock_whose_release_fails_is_released_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recovers = threading.Event()
+
+    def release(path: Path, really: Callable[[Path], None] = renewal.release) -> None:
+        if not recovers.is_set():
+            raise OSError(errno.EIO, "Input/output error")
+        really(path)
+
+    monkeypatch.setattr(renewal, "_RENEW_S", 0.05)
+    monkeypatch.setattr(renewal, "release", release)
+    with lock.hold(tmp_path, "status"):
+        (renewing,) = (thread for thread in threading.enumerate() if thread.name == "renew-lock")
+    with pytest.raises(RequestError), lock.hold(tmp_path, "cancel"):
+        pass
+    recovers.set()
+    renewing.join()
+
+    with lock.hold(tmp_path, "cancel"):
+        pass
