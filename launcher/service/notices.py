@@ -63,8 +63,8 @@ class Teller:
         self._run, self._backend = run, backend
         self._lines = [_Line(url, receivers.secret) for url in (*receivers.webhooks, *receivers.others)]
         self._asked: queue.Queue[Notice | None] = queue.Queue()
-        self._ends: set[int] = set()
-        """Attempts whose end node 0 has offered to tell."""
+        self._ends: dict[int, str] = {}
+        """Of each attempt whose end node 0 has offered to tell, the state that `waits` has sent; empty: none."""
 
         self._held: Notice | None = None
         """The end that was taken on: sent once the run's outcome is known, or that it waits to start again."""
@@ -90,7 +90,8 @@ class Teller:
         if made is None:
             return
         self._hangs += made.what == HANG
-        self._ends |= {made.attempt} if made.what == END else set()
+        if made.what == END:
+            self._ends.setdefault(made.attempt, "")
         self._asked.put(made)
         if self._thread is None:
             self._thread = threading.Thread(target=self._take_on, name="notices", daemon=True)
@@ -159,6 +160,7 @@ class Teller:
             return
         try:
             swept = held.about.get("state") == Failure.CANCELLED  # a run that was cancelled does not start again
+            self._ends[held.attempt] = Failure.PREEMPTED if swept else str(held.about.get("state"))
             self._tell_end({"state": Failure.PREEMPTED, "cause": None} if swept else {})
         finally:
             self._taking.release()
@@ -179,9 +181,11 @@ class Teller:
     def ended(self, outcome: Outcome) -> None:
         """Tell the end of the run, unless node 0 does; print what could not be told."""
         self._stop()
-        made = Notice(END, self._run.id, outcome.attempt, {"time": time.time(), **_end(outcome)})
+        told = self._ends.get(outcome.attempt)
+        more = 1 if told else 0  # it was to go on, and has ended in the queue
+        made = Notice(END, self._run.id, outcome.attempt, {"time": time.time(), **_end(outcome)}, more)
         with suppress(OSError):
-            if outcome.attempt not in self._ends and notice.take(str(self._run.path), made.id):
+            if told not in ("", outcome.state) and notice.take(str(self._run.path), made.id):
                 self._held = made
         self._tell_end(_end(outcome))
         self._close()

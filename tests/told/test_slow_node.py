@@ -1,21 +1,25 @@
-"""A node 0 that answers only after the launcher has stopped to wait for it."""
+"""What a launcher tells of the end, also if node 0 answers only after it has stopped to wait for that."""
 
 from __future__ import annotations
 
 import json
 import threading
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from launcher.agent.notice import END
 from launcher.agent.protocol import Event
 from launcher.runs.outcome import Outcome
 from launcher.service import notices
+from tests.receivers import receiver
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
+    from launcher.results.run import State
 
 
 class Node:
@@ -74,3 +78,24 @@ def test_that_a_notice_may_be_lost_is_said(
     ended("take", tmp_path)
 
     assert "a notice may be lost: node 0 of run does not answer" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("state", ["cancelled", "failed"])
+def test_the_end_in_the_queue_is_told_after_the_preemption(
+    tmp_path: Path, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "_SURE_S", 0.0)
+    node, run = Node("nothing"), SimpleNamespace(id="run", path=tmp_path, known={})
+    with receiver() as there:
+        receivers = SimpleNamespace(webhooks=(there.url,), others=(), secret="")
+        teller = notices.Teller(run, node, receivers)  # type: ignore[arg-type]
+        data = json.dumps({"about": {"state": "cancelled"}, "number": 0})
+        teller.event(0, Event("notice", {"what": END, "run": "run", "attempt": 0, "data": data}))
+        assert node.closed.wait(60)
+        while not there.got:
+            teller.waits()
+            time.sleep(0.05)
+        teller.ended(Outcome(state=state, cause=None, nodes=(), restarts=0, duration_s=1.0))
+
+    told = [(each.body["id"], each.body["data"]["state"]) for each in there.got]
+    assert told == [("run_0_end", "preempted"), ("run_0_end_1", state)]
