@@ -69,23 +69,24 @@ class Contest:
                 if found.damaged:
                     self._note(each["run"], ended_at=time.time(), problem=found.damaged)
                     continue
-                self._add(found, observe.backend_of(found), partial(_found, found), known=True)
+                self._add(found, observe.backend_of(found))
 
-    def _add(self, run: Run, backend: AnyBackend, send: Callable[[], Run], *, known: bool = False) -> None:
+    def _add(self, run: Run, backend: AnyBackend, send: Callable[[], Run] | None = None) -> None:
+        """Watch a try, which `send` submits; None: another launcher has."""
         rival = Rival(run, backend, run.cluster or backend.name, self._said)
         self._rivals.append(rival)
-        rival.sent = known
-        if not known:
+        rival.sent = send is None
+        if send is not None:
             new: Try = {
                 "cluster": rival.cluster, "run": run.id, "tried_at": round(time.time(), 3),
                 "granted_at": None, "cancelled_at": None, "ended_at": None, "problem": None,
             }  # fmt: skip
             self._race = {**self._race, "tries": [*self._race["tries"], new]}
             self._write()
-        if self._unwritten and not known:  # nothing starts of which there is no record
+        if self._unwritten and send is not None:  # nothing starts of which there is no record
             self._said.put(News(rival, "ended", "there is no room to record it"))
         else:
-            rival.begin(send)
+            rival.begin(send or rival.found)
 
     def decided(self, leaving: Leaving, *, wait: bool = True) -> Run | None:
         """Wait until a try has the claim, and return the run as that try; without `wait`, until all are submitted.
@@ -250,14 +251,6 @@ class Contest:
             records.finish(self.run, result)
         except StorageError as error:
             output.warn(error.message)
-
-
-def _found(run: Run) -> Run:
-    """The try, as far as it was sent."""
-    found = observe.sent(run)
-    if found.handle is None:
-        raise CommandError("it was never submitted")
-    return found
 
 
 def create(path: Path, race: Race, launches: Sequence[Launch]) -> Run:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from launcher import output
 from launcher.agent.named_tuple import NamedTuple
 from launcher.agent.protocol import Event
-from launcher.errors import LaunchError
+from launcher.errors import CommandError, LaunchError
 from launcher.runs import directories, records, status
 from launcher.runs.reader import StreamReader
 from launcher.service import launch, limits, observe
@@ -29,6 +29,10 @@ _AGAIN_S = 5.0
 _LEAVES_S = 15.0
 _CLAIMS = {"claim_wanted": "wants", "claim_held": "held"}
 """Events of node 0's agent, as they are reported."""
+
+
+class _NeverSentError(CommandError):
+    """Nothing of a try was submitted, and nothing will be."""
 
 
 class News(NamedTuple):
@@ -72,6 +76,8 @@ class Rival:
                 self.run = self._send()
                 self._tell("submitted")
                 self._watch()
+            except _NeverSentError as error:
+                self._failed(error.message, nothing=True)
             except LaunchError as error:
                 self._failed(error.message)
             except KeyboardInterrupt:
@@ -79,9 +85,29 @@ class Rival:
             except Exception as error:  # noqa: BLE001 - one broken cluster must not end the others' tries
                 self._failed(repr(error))
 
-    def _failed(self, why: str) -> None:
+    def found(self) -> Run:
+        """What a launcher that has ended has submitted of it, once its cluster answers."""
+        while not self.over:
+            try:
+                found = observe.sent(self.run)
+            except LaunchError as error:
+                self._asks_again(error)
+                continue
+            if found.handle is None:
+                raise _NeverSentError("it was never submitted")
+            return found
+        return self.run
+
+    def _asks_again(self, error: LaunchError) -> None:
+        self.detail = error.message
+        self._tell("waits")
+        time.sleep(_AGAIN_S)
+
+    def _failed(self, why: str, *, nothing: bool = False) -> None:
+        """Report the end. Something may start later, unless its cluster has `nothing`, and its launcher no doubt."""
         found = directories.read(self.run.path.parent, self.run.id)
-        self.unsure = not found.damaged and bool(status.unsure(found))
+        cut_off = found.handle is not None and not found.submitted and found.result is None
+        self.unsure = not found.damaged and (bool(status.unsure(found)) or (cut_off and not nothing))
         if self.unsure:
             self.run = found
         self._tell("ended", why)
@@ -96,9 +122,7 @@ class Rival:
                 finally:
                     stream.close()
             except LaunchError as error:
-                self.detail = error.message
-                self._tell("waits")
-                time.sleep(_AGAIN_S)
+                self._asks_again(error)
 
     def _read(self, stream: Stream) -> None:
         reader = StreamReader(frozenset(), 0)
