@@ -94,4 +94,4 @@ def _compete(
 
 def _settle(contest: race.Contest, held: ExitStack) -> None:
     with held:
-        contest.settled()
+        contest.tidied()

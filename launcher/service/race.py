@@ -202,6 +202,15 @@ class Contest:
         for each in rivals:
             self._cancels.append((each, Question(partial(cancel.cancel, each.run), f"cancel {each.cluster}")))
 
+    def tidied(self) -> None:
+        """Once a try has the run: wait until the others have ended and all is recorded, up to a limit."""
+        limit = time.monotonic() + _SETTLE_S
+        self.settled()
+        while self._unwritten and time.monotonic() < limit:
+            self._write()
+            if self._unwritten:
+                time.sleep(_RETRY_S)
+
     def settled(self, limit_s: float = _SETTLE_S) -> bool:
         """Wait until the cancelled tries have ended, up to a limit. Returns whether they all have."""
         limit, whole = time.monotonic() + limit_s, True
@@ -232,7 +241,7 @@ class Contest:
         self._write()
 
     def _write(self) -> None:
-        """Record the race as it is. A full disk ends none: it is written again with the next news."""
+        """Record the race as it is. A full disk ends none: it is written again later."""
         self.run = replace(self.run, race=self._race)
         try:
             records.note_race(self.run, self._race)
@@ -275,7 +284,7 @@ def first(entry: Entry, interrupts: Interrupts | Unattended) -> Run:
         except KeyboardInterrupt:
             contest.abandon()
             raise
-        contest.settled()
+        contest.tidied()
     assert won is not None
     return won
 

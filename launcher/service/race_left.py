@@ -38,18 +38,24 @@ class Abandoned(Contest):
         if self._race["claim"] is None and any(
             each["run"] == name for each in self._race["tries"] if not each["granted_at"]
         ):
-            told = Question(lambda: grant(winner, observe.backend_of(winner)), "grant")
-            try:
-                if told.answered(_SOON_S):
-                    told.answer()
-                    self._note(name, granted_at=time.time())
-            except LaunchError as error:
-                output.warn(f"{winner.cluster} was not told that it has the run: {error.message}")
+            if winner.result is not None or has_claim(winner):  # it was granted, and the disk had no room for that note
+                self._note(name, granted_at=time.time())
+            else:
+                self._grant_soon(winner)
         for each in self._tries():
             if each.id != name and not each.damaged:
                 rival = Rival(each, observe.backend_of(each), each.cluster or each.backend, self._said)
                 self._cancel([rival])
         self.settled(_SOON_S)
+
+    def _grant_soon(self, winner: Run) -> None:
+        told = Question(lambda: grant(winner, observe.backend_of(winner)), "grant")
+        try:
+            if told.answered(_SOON_S):
+                told.answer()
+                self._note(winner.path.name, granted_at=time.time())
+        except LaunchError as error:
+            output.warn(f"{winner.cluster} was not told that it has the run: {error.message}")
 
     def look(self) -> None:
         """Look at the tries: one may have claimed the run at a shared place, or none may be left."""
