@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 LATEST = "last"
-NO_RECORD, NO_RUN = "it has no run.json", "run.json is not a run's"
+_NO_RECORD, _NO_JSON, _NO_RUN = "it has no run.json", "run.json is not JSON", "run.json is not a run's"
+NO_RUNS = (_NO_RECORD, _NO_JSON, _NO_RUN)
 """Why a directory that can be read is not a run."""
 
 _STAMP = "%Y%m%d-%H%M%S"
@@ -83,12 +84,17 @@ def ids(directory: Path) -> list[str]:
 
 
 def find(directory: Path, text: str) -> Run:
-    """The run with that id, or a unique prefix or part of it. `last` is the newest run, `ID/3` a task of an array."""
+    """The run with that id, or a unique prefix or part of it. `last` is the newest run, `ID/3` a task of an array.
+
+    Raises `RunNotFoundError`, and `StorageError` if it is not known now whether the run has that task.
+    """
     text, slash, index = text.partition("/")
     run = _find(directory, text)
     trust.require("run", run.path / "run.json")
     if not slash:
         return run
+    if run.damaged and run.damaged not in NO_RUNS:
+        raise StorageError(f"{run.id}: {run.damaged}", hint=f"ls -l {run.path}")
     if not numbers.is_index(index) or int(index) not in run.tasks:
         tasks = ", ".join(map(str, run.tasks[:20]))
         raise RunNotFoundError(
@@ -160,17 +166,19 @@ def recorded(directory: Path, name: str) -> Run:
     """The run as that directory's own record has it."""
     path = directory / name
     try:
-        values = storage.read_trusted_json("run", path / "run.json")  # it names programs that are executed
+        values = storage.trusted_json("run", path / "run.json")  # it names programs that are executed
     except UntrustedError as error:
         return Run(id=name, path=path, created=created(name), damaged=error.message)
-    if values is None:
-        reason = "run.json cannot be read" if os.path.lexists(path / "run.json") else NO_RECORD
+    except OSError:
+        reason = "run.json cannot be read" if os.path.lexists(path / "run.json") else _NO_RECORD
         return Run(id=name, path=path, created=created(name), damaged=reason)
+    if values is None:
+        return Run(id=name, path=path, created=created(name), damaged=_NO_JSON)
     kept = {key: value for key, value in values.items() if _fits(key, value)}
     kept["command"] = tuple(str(part) for part in kept.get("command", ()))
     if "backend" in kept and ("handle" in kept or "handle" not in values):  # without a handle, a run was never sent
         return Run(id=name, path=path, **kept)
-    return Run(id=name, path=path, damaged=NO_RUN, **{"created": created(name), **kept})
+    return Run(id=name, path=path, damaged=_NO_RUN, **{"created": created(name), **kept})
 
 
 def _chosen(run: Run) -> Run:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from launcher import spec
 from launcher.console import live_line
-from launcher.errors import RequestError, RunContinuesError, StorageError, UntrustedError
+from launcher.errors import RequestError, RunContinuesError, RunNotFoundError, StorageError, UntrustedError
 from launcher.results import run as results
 from launcher.runs import directories, moves, status
 from launcher.service import observe, putting_aside
@@ -107,9 +107,11 @@ def look(run: Run) -> tuple[Run, RunState]:
         state = observe.state_of(found)
         if state["exit_code"] is not None:
             directories.again(run)  # nothing is left to read of a run that was removed meanwhile: it would have failed
-    except (StorageError, UntrustedError) as error:  # a network file system may recover
+    except (StorageError, UntrustedError, RunNotFoundError) as error:  # a network file system may recover
+        if isinstance(error, RunNotFoundError) and run.root.exists():
+            raise
         return run, results.nothing("unknown", _AWAY + error.message)
-    known = (directories.NO_RECORD, directories.NO_RUN, status.nothing_found(found))
+    known = (*directories.NO_RUNS, status.nothing_found(found))
     if _is_nowhere(state) and state["detail"] not in known:
         return found, {**state, "detail": _AWAY + state["detail"]}  # its record or its streams cannot be read
     return found, state

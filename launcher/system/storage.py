@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from launcher.agent.system import files
@@ -45,18 +45,29 @@ def encode_json(value: Any) -> bytes:
 
 def read_json(path: StrPath) -> dict[str, Any] | None:
     """The object in the file; None if it is missing, unreadable or not a JSON object."""
-    return _json_of(lambda: input_file.read(path, limit_bytes=_JSON_BYTES))
+    return _json_of(lambda: _object(input_file.read(path, limit_bytes=_JSON_BYTES)))
 
 
 def read_trusted_json(what: str, path: StrPath) -> dict[str, Any] | None:
     """`read_json` for a file that others must not be able to change. Raises `UntrustedError` if they can."""
-    return _json_of(lambda: trust.read(what, path, limit_bytes=_JSON_BYTES))
+    return _json_of(lambda: trusted_json(what, path))
 
 
-def _json_of(read: Callable[[], bytes]) -> dict[str, Any] | None:
+def trusted_json(what: str, path: StrPath) -> dict[str, Any] | None:
+    """`read_trusted_json`, but `OSError` if the file is missing, or cannot be read at the moment."""
+    return _object(trust.read(what, path, limit_bytes=_JSON_BYTES))
+
+
+def _json_of(read: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
+    with suppress(OSError):
+        return read()
+    return None
+
+
+def _object(data: bytes) -> dict[str, Any] | None:
     try:
-        value = numbers.loads(read())
-    except (OSError, ValueError, RecursionError):
+        value = numbers.loads(data)
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

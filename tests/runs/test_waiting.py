@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import time
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from launcher.errors import RequestError, RunNotFoundError, StorageError
 from launcher.runs import directories, lock, races, records
 from launcher.runs.liveness import Liveness
 from launcher.service import observe, waiting
+from launcher.system import input_file
 from launcher.system.dataclass import replace
 from tests.runs.test_runs import make
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from launcher.results.race import Race, Try
     from launcher.runs.handle import Handle
     from launcher.runs.liveness import NodeState
+    from launcher.runs.records import Run
 
 NAME = "train-20250101-000000-abcd"
 OTHER = "train-20250101-000000-abce"
@@ -150,10 +153,7 @@ def test_a_job_array_is_waited_for_while_the_cluster_is_silent(
     tmp_path: Path, after_polls: list[Callable[[], object]], nodes: list[NodeState], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "_LOST_S", 0.0)
-    run = make(tmp_path, NAME, result=None)
-    run = records.record_handle(replace(run, plan={**run.plan, "tasks": [0, 1]}), {"run_dir": str(run.path)})
-    for index in run.tasks:
-        run.task(index).path.mkdir(parents=True)
+    run = array_of_two(tmp_path)
     nodes[:] = ["unknown"]
 
     after_polls += [lambda: None, lambda: [records.finish(run.task(index), ENDED) for index in run.tasks]]
@@ -196,6 +196,55 @@ def test_a_run_whose_files_stay_out_of_reach_is_not_waited_for_for_ever(
         waiting.wait([run])
 
 
+def test_a_task_is_waited_for_while_its_run_cannot_be_read(
+    tmp_path: Path, after_polls: list[Callable[[], object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = tmp_path / "runs"
+    array = array_of_two(runs)
+    task = array.task(1)
+    errors: list[int] = []
+
+    def open_fd(path: Path, really: Callable[[Path], int] = input_file.open_fd) -> int:
+        if path.name == "run.json" and errors:
+            raise OSError(errors.pop(), "Input/output error", str(path))
+        return really(path)
+
+    monkeypatch.setattr(input_file, "open_fd", open_fd)
+    monkeypatch.setattr(waiting, "_LOST_S", 0.0)
+    shown: list[str] = []
+
+    def show(text: str) -> None:
+        shown.append(text)
+        after_polls.pop(0)()
+
+    monkeypatch.setattr(live_line, "show", show)
+    after_polls += [
+        lambda: errors.append(errno.EIO),
+        lambda: runs.rename(tmp_path / "unmounted"),
+        lambda: (tmp_path / "unmounted").rename(runs),
+        lambda: records.finish(task, ENDED),
+    ]
+
+    ((_, state),) = waiting.wait([task], timeout="60s")
+
+    assert state["state"] == "success"
+    assert [text.partition("to end: ")[2].partition(str(tmp_path))[0] for text in shown] == [
+        "starting",
+        f"unknown: out of reach: {NAME}: run.json cannot be read",
+        f"unknown: out of reach: no run {NAME!r}: there are no runs in '",
+        "starting",
+    ]
+
+
+def test_a_run_whose_record_is_not_json_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "_LOST_S", 0.0)
+    run = make(tmp_path, NAME, result=None)
+    (run.path / "run.json").write_bytes(b"")
+
+    with pytest.raises(RequestError, match=r"will not end: unknown: run\.json is not JSON"):
+        waiting.wait([directories.find(tmp_path, NAME)], timeout="60s")
+
+
 def test_a_run_whose_launcher_ended_before_it_sent_anything_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +254,15 @@ def test_a_run_whose_launcher_ended_before_it_sent_anything_is_not_waited_for(
 
     with pytest.raises(RequestError, match="will not end: unknown: its launcher ended before the run was submitted"):
         waiting.wait([directories.find(tmp_path, NAME)], timeout="60s")
+
+
+def array_of_two(directory: Path) -> Run:
+    """A job array that was submitted."""
+    run = make(directory, NAME, result=None)
+    run = records.record_handle(replace(run, plan={**run.plan, "tasks": [0, 1]}), {"run_dir": str(run.path)})
+    for index in run.tasks:
+        run.task(index).path.mkdir(parents=True)
+    return run
 
 
 def _try(run: str) -> Try:
