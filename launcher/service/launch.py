@@ -163,10 +163,11 @@ def _left(backend: AnyBackend, begun: Handle | None, error: BaseException, inter
 
 def _leave(run: records.Run, handle: Handle, *, stopped: bool) -> None:
     """Record that the run may not have ended. If it was stopped, agents that start later find a request to cancel."""
-    whole = run.path.relative_to(directories.root_of(run.path)).parts[0]  # a try goes by the id of its run
-    output.warn(
-        f"parts of the run may still be running: {handle['submitting']}; to end it: distlaunch cancel --force {whole}"
-    )
+    if directories.root_of(run.path) == run.path.parent:
+        left, then = "parts of the run may still be running", f"to end it: distlaunch cancel --force {run.id}"
+    else:  # a try, which its launcher cancels: the run itself may be queued or run elsewhere
+        left, then = "parts of it may still be there", "without the run they start nothing, and they are cancelled"
+    output.warn(f"{left}: {handle['submitting']}; {then}")
     if stopped:
         cancel_notes.note(run, force=True)
     records.record_handle(run, handle)
