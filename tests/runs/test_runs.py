@@ -67,13 +67,6 @@ def test_times_that_no_clock_has_count_as_missing(tmp_path: Path, number: str) -
     assert (read.created, read.grace_s, read.damaged) == (0.0, 30.0, "")
 
 
-def test_a_run_is_read_again_without_a_list_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = make(tmp_path, "train-20250101-000000-abcd")
-    monkeypatch.setattr(directories, "ids", lambda _directory: pytest.fail("there may be thousands"))
-
-    assert directories.again(made).id == made.id
-
-
 def test_the_first_result_stays(tmp_path: Path) -> None:
     run = make(tmp_path, "train-20250101-000000-abcd")
 

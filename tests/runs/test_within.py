@@ -56,7 +56,10 @@ def test_it_has_nothing_of_the_outer_run(distlaunch: Cli) -> None:
 
 
 def test_no_place_among_the_workers_of_the_outer_run_is_left(distlaunch: Cli) -> None:
-    for env in inner(distlaunch, "--contract", "env"):
+    found = inner(distlaunch, "--contract", "env")
+
+    assert len(found) == 2
+    for env in found:
         assert not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_ERROR_FILE"} & {*env}
         assert env["DISTLAUNCH_WORLD_SIZE"] == "2"
 
