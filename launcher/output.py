@@ -114,10 +114,11 @@ def json_line(data: Mapping[str, Any]) -> bool:
 def failed_result(
     code: str, message: str, hint: str | None, data: Mapping[str, Any] | None = None, *, if_none: bool = False
 ) -> None:
-    """Print the envelope of a command that failed, or whose outcome did; with JSON only. `if_none`: no second one."""
+    """Print the envelope of a command that failed, with JSON. `if_none`: if there is none yet, and stdout is read."""
     if as_json() and not (if_none and _manner.has_ended):
+        _manner.blocks &= not if_none
         error = {"code": code, "message": message, "hint": hint}
-        write(STDOUT, encode(_envelope(False, error=error, **({} if data is None else {"result": data}))))
+        write(STDOUT, encode(_envelope(False, error=error, **({} if data is None else {"result": data}))), message=True)
 
 
 def error(failure: LaunchError) -> None:
@@ -176,9 +177,7 @@ def foreign(where: str, data: bytes, *, important: bool = True) -> None:
 
 def paint(text: str, style: str, fd: int = STDERR) -> str:
     """The text in this style if the stream is a terminal and NO_COLOR is not set."""
-    if not _colours(fd):
-        return text
-    return styled(text, style)
+    return styled(text, style) if _colours(fd) else text
 
 
 def _colours(fd: int) -> bool:
@@ -203,7 +202,8 @@ def write(fd: int, *parts: bytes | memoryview, message: bool = False) -> bool:
         if _manner.writer is not None:
             _manner.writer.put(fd, *parts)
             return True
-    return _write_now(fd, *parts)
+    with _manner.lines.interrupted(fd, parts):
+        return _write_now(fd, *parts)
 
 
 def progress(text: str, part: tuple[int, int] | None = None) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import queue
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     Parts = tuple[bytes | memoryview, ...]
 
@@ -113,14 +114,34 @@ class OpenLines:
         """What to write next; a message never continues another's line."""
         if not parts[-1]:
             return parts
-        try:
-            found = os.fstat(fd)
-            file: object = (found.st_dev, found.st_ino)
-        except OSError:
-            file = fd
+        file = _file(fd)
         continues = message and file in self._open and not os.isatty(fd)
         (self._open.discard if parts[-1][-1:] == b"\n" else self._open.add)(file)
         return (b"\n" + b"".join(parts),) if continues else parts
+
+    @contextmanager
+    def interrupted(self, fd: int, parts: Parts) -> Iterator[None]:
+        """Write the parts within this: its last line is open if Ctrl-C may have cut it.
+
+        A pipe takes short data whole or not at all, and a file takes all.
+        """
+        try:
+            yield
+        except KeyboardInterrupt:
+            from select import PIPE_BUF
+
+            if sum(map(len, parts)) > PIPE_BUF and not stat.S_ISREG(os.fstat(fd).st_mode):
+                self._open.add(_file(fd))
+            raise
+
+
+def _file(fd: int) -> object:
+    """What tells the file of this descriptor from others."""
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return fd
+    return (found.st_dev, found.st_ino)
 
 
 class Writer:
