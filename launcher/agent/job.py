@@ -289,12 +289,12 @@ class Job(NamedTuple):
 
     def environment(self, base: Dict[str, str], node_rank: int) -> Dict[str, str]:
         """The environment that all workers of a node share, without what `threads` decides."""
-        own = {"DISTLAUNCH_OUTPUT_DIR": self.output_dir} if self.output_dir else {}
-        env = {**own, **outer_run.without_it(base), **self.env, **(self.node_env[node_rank] if self.node_env else {})}
+        env = {**outer_run.without_it(base), **self.env, **(self.node_env[node_rank] if self.node_env else {})}
         if self.python_named:
-            beside = os.path.dirname(sys.executable)
-            path = env.get("PATH", os.defpath).split(os.pathsep)
+            beside, path = os.path.dirname(sys.executable), env.get("PATH", os.defpath).split(os.pathsep)
             env["PATH"] = os.pathsep.join([beside, *(directory for directory in path if directory != beside)])
+        where = env.get("DISTLAUNCH_OUTPUT_DIR", self.output_dir)
+        own = {"DISTLAUNCH_OUTPUT_DIR": where} if where else {}
         if self.attempt:
-            env.update(DISTLAUNCH_ATTEMPT=str(self.attempt), DISTLAUNCH_ATTEMPT_REASON=self.why_again or "")
-        return env
+            own.update(DISTLAUNCH_ATTEMPT=str(self.attempt), DISTLAUNCH_ATTEMPT_REASON=self.why_again or "")
+        return outer_run.with_record(env, own)

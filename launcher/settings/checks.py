@@ -39,6 +39,7 @@ _NOT_SETTINGS = {
     "MASTER_ADDR",
     "HOSTS",
     "ROLE",
+    "GIVEN",
 }
 """Variables that distlaunch itself sets for agents and workers, or that name its system file."""
 

@@ -192,7 +192,7 @@ class Config:
 
     def _from_env(self, cls: type) -> dict[str, Setting]:
         found = {}
-        workers_own = outer_run.settings_of_it(self.env)
+        workers_own = outer_run.of_it(self.env)
         for key, kind in field_types(cls).items():
             name = ENV_PREFIX + key.upper()
             if name in self.env and name not in workers_own:

@@ -196,3 +196,26 @@ def test_it_is_switched_on_where_workers_see_gpus(
 
     assert distlaunch("local", "--nproc-per-node", "1", str(script)).exit_code == 0
     assert NAMES & set(variables(distlaunch)) == (NAMES if has_gpus else set())
+
+
+WITHIN = """
+import os, subprocess, sys
+words = [sys.executable, "-m", "launcher", "local", "--nproc-per-node", "1", *sys.argv[1:]]
+sys.exit(subprocess.call(words))
+"""
+
+
+@pytest.mark.usefixtures("gpus")
+def test_a_run_that_a_worker_starts_has_a_recorder_of_its_own(distlaunch: Cli) -> None:
+    distlaunch.write("outer.py", WITHIN)
+    distlaunch.write("ends.py", "print('ends')\n")
+
+    done = distlaunch("local", "--nproc-per-node", "1", "outer.py", "--env", "TORCH_FR_BUFFER_SIZE=77", "ends.py")
+
+    assert done.exit_code == 0, done.stderr
+    (directory,) = distlaunch.runs.glob("ends-*")
+    lines = (directory / "nodes/0/stream").read_text().splitlines()
+    (contract,) = (json.loads(line) for line in lines if line.startswith('{"event":"contract"'))
+    given = {each["name"]: each["value"] for each in contract["variables"] if each["name"] in NAMES}
+    assert set(given) == NAMES - {"TORCH_FR_BUFFER_SIZE"}, "what the user sets stands"
+    assert given["TORCH_FR_DUMP_TEMP_FILE"].startswith(f"{directory}/nodes/0/flight/")

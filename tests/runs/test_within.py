@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.terminal.asks import on_screen
+from tests.torchrun.behaviour import free_port
 
 if TYPE_CHECKING:
     from tests.command import Cli
 
-OUTER = """
+SWEEP = """
 import os, subprocess, sys
-if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-    sys.exit(1)
 print("directory", os.environ["DISTLAUNCH_OUTPUT_DIR"])
 os.environ["WANDB_PROJECT"] = "ours"
 words = [sys.executable, "-m", "launcher", "local", "--quiet", "--nproc-per-node", "2", "--log-ranks", "all"]
 sys.exit(subprocess.call([*words, *sys.argv[1:], "inner.py"], cwd="trial"))
 """
+
+OUTER = (
+    """
+import os, sys
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    sys.exit(1)
+"""
+    + SWEEP
+)
 """Starts another run in its second round."""
 
 INNER = """
@@ -65,8 +78,7 @@ def test_no_place_among_the_workers_of_the_outer_run_is_left(distlaunch: Cli) ->
 
 
 def test_the_roles_of_the_outer_run_are_no_settings_of_it(distlaunch: Cli) -> None:
-    outer = OUTER.replace('os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"', "not os.environ['DISTLAUNCH_ROLE']")
-    distlaunch.write("outer.py", outer)
+    distlaunch.write("outer.py", f"import os\nassert os.environ['DISTLAUNCH_ROLE']\n{SWEEP}")
     distlaunch.write("trial/inner.py", INNER)
 
     done = distlaunch("local", "--role", "sweep:1:outer.py", "--role", "other:1:outer.py")
@@ -76,3 +88,54 @@ def test_the_roles_of_the_outer_run_are_no_settings_of_it(distlaunch: Cli) -> No
     assert [env["ROLE_NAME"] for env in found] == ["default"] * len(found)
     assert found
     assert not [name for env in found for name in env if name.startswith("DISTLAUNCH_ROLE")]
+
+
+def test_what_its_worker_sets_for_it_counts_under_whatever_name(distlaunch: Cli) -> None:
+    port = str(free_port())
+    own = {"DISTLAUNCH_MASTER_PORT": port, "DISTLAUNCH_ROLE": "actor", "WANDB_RUN_GROUP": "trials"}
+    distlaunch.write("outer.py", f"import os\nos.environ.update({own})\n{SWEEP}")
+    distlaunch.write("trial/inner.py", INNER)
+
+    done = distlaunch("local", "outer.py")
+
+    assert done.exit_code == 0, done.stderr
+    found = variables(done.stdout)
+    assert len(found) == 2
+    for env in found:
+        assert (env["MASTER_PORT"], env["ROLE_NAME"], env["WANDB_RUN_GROUP"]) == (port, "actor", "trials")
+        assert env["DISTLAUNCH_OUTPUT_DIR"] == str(distlaunch.directory / "trial")
+
+
+@pytest.mark.parametrize(
+    ("contract", "prefixes"),
+    [("jax", ("JAX_", "OMPI_")), ("tensorflow", ("TF_CONFIG",)), ("torchrun", ("TORCH", "RANK", "MASTER_"))],
+)
+def test_nothing_of_another_contract_is_left(distlaunch: Cli, contract: str, prefixes: tuple[str, ...]) -> None:
+    has_them = f"assert [each for each in os.environ if each.startswith({prefixes})]"
+    distlaunch.write("outer.py", f"import os\n{has_them}\n{SWEEP}")
+    distlaunch.write("trial/inner.py", INNER)
+    program = ("--no-python", sys.executable, "outer.py", "--contract", "env")
+
+    done = distlaunch("local", "--nproc-per-node", "1", "--contract", contract, *program)
+
+    assert done.exit_code == 0, done.stderr
+    found = variables(done.stdout)
+    assert len(found) == 2
+    assert not [name for env in found for name in env if name.startswith(prefixes)]
+
+
+def test_a_run_from_a_shell_beside_the_workers(distlaunch: Cli) -> None:
+    distlaunch.write("waits.py", "import signal\nsignal.pause()\n")
+    distlaunch.write(
+        "trial/inner.py", "import os\nprint('at', os.environ['MASTER_PORT'], os.environ['DISTLAUNCH_OUTPUT_DIR'])"
+    )
+    run, port = distlaunch("local", "--detach", "waits.py").stdout.strip(), free_port()
+    launch = f"{sys.executable} -m launcher local --quiet inner.py"
+
+    with on_screen(distlaunch, "shell", run, env={}) as screen:
+        screen.until("exit or Ctrl-D leaves it")
+        screen.type(f"cd trial && DISTLAUNCH_MASTER_PORT={port} {launch} && exit\n")
+        screen.until(f"at {port} {distlaunch.directory}/trial")
+        assert screen.end() == 0
+
+    assert distlaunch("cancel", "--force", run).exit_code == 0

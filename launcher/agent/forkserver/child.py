@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING, Callable, Dict, Optional
 
+from .. import outer_run
 from ..contracts import load
 from ..system import processes
 from . import ending, reexec, worker
@@ -23,7 +24,7 @@ Task = Callable[[], None]
 
 def task(setup: Setup, preload: Preload, request: WorkerRequest, *, executes: bool) -> Task:
     """The task of a worker that already has its own signals and descriptors. `executes`: in its own interpreter."""
-    env = {**setup.env, **request["env"]}
+    env = outer_run.with_record(setup.env, request["env"])
     program, python = setup.program, setup.env.get("PYTHON_EXEC", sys.executable)
     is_torchruns = setup.job["macros"]  # whose option --start-method has no effect on scripts
     if is_torchruns:

@@ -18,7 +18,7 @@ import termios
 import threading
 from typing import Dict, NoReturn, Tuple
 
-from .. import roles
+from .. import outer_run, roles
 from ..job import Job
 from ..system import scratch
 from . import attach
@@ -80,8 +80,8 @@ def _surroundings(agent: int, memory: str, node_rank: int) -> Tuple[Dict[str, st
             base.update({name: value for name, _, value in pairs})
             if pairs:
                 break
-    env = job.environment(base, node_rank)
-    return {**env, "DISTLAUNCH_RUN_ID": job.run, "TERM": os.environ.get("TERM") or "xterm"}, job.cwd
+    own = {"DISTLAUNCH_RUN_ID": job.run, "TERM": os.environ.get("TERM") or "xterm"}
+    return outer_run.with_record(job.environment(base, node_rank), own), job.cwd
 
 
 def _serve(line: Connection, fd: int) -> None:
