@@ -150,10 +150,10 @@ def detail(text: str) -> None:
         _say(paint(text, "dim"))
 
 
-def warn(text: str) -> None:
-    """Print a warning on stderr, even with -q."""
-    if not _told("warning", text):
-        _say(f"{paint('warning', 'yellow')}: {text}")
+def warn(text: str, *more: str) -> None:
+    """Print a warning on stderr, even with -q. `more`: its further lines."""
+    if not _told("warning", text, *more):
+        _say(f"{paint('warning', 'yellow')}: {text}", *more)
 
 
 def report(*lines: str) -> None:
@@ -164,7 +164,7 @@ def report(*lines: str) -> None:
 
 def _told(kind: Kind, *lines: str) -> bool:
     """Pass the message to a listener that replaces stderr. Returns whether there is one."""
-    return listener.told(kind, "\n".join(OURS.sub("", line) for line in lines))
+    return listener.told(kind, *(OURS.sub("", line) for line in lines))
 
 
 def foreign(where: str, data: bytes, *, important: bool = True) -> None:

@@ -93,17 +93,17 @@ def _planned(values: Mapping[str, Any], on: str, settings: Config) -> Candidates
     found: list[Launch] = []
     asked: list[AskedCluster] = []
     errors: dict[str, LaunchError] = {}
-    told: dict[tuple[str, str], None] = {}
+    told: dict[tuple[str, ...], None] = {}
     for name in dict.fromkeys(clusters.known(settings, wanted)):
-        with listener.told_to(lambda kind, text: told.setdefault((kind, text))):
+        with listener.lines_told_to(lambda *message: told.setdefault(message)):
             try:
                 found.append(launch.planned(request.resolve(None, {**values, "cluster": name}, settings)))
             except LaunchError as error:
                 errors[name] = error
         problem = errors[name].message if name in errors else None
         asked.append({"cluster": name, "asked_at": round(time.time(), 3), "start": None, "problem": problem})
-    for kind, text in told:  # one of all clusters is printed once
-        say(kind, text)
+    for message in told:  # one of all clusters is printed once
+        say(*message)
     _tell(found, errors)
     _check(found)
     return Candidates(tuple(found), tuple(asked))

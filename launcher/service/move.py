@@ -196,7 +196,7 @@ class _Move:
             if news.what == "waits":
                 output.progress(f"queued on {self._try.cluster} ({self._try.detail})")
             elif news.what in ("note", "detail", "warning"):
-                say(news.what, news.text)
+                say(news.what, news.text, *news.more)
 
     def _begin(self) -> None:
         """Record that the run is there from now on, then let it start."""

@@ -122,7 +122,7 @@ class Contest:
         """Take the news into account; returns whether the try has the claim."""
         rival = news.rival
         if news.what in ("note", "detail", "warning"):
-            say(news.what, news.text)
+            say(news.what, news.text, *news.more)
         elif news.what == "submitted":
             rival.sent, rival.detail = True, "submitted"
             job = f" as job {rival.run.job_id}" if rival.run.job_id else ""

@@ -41,6 +41,8 @@ class News(NamedTuple):
     rival: Rival
     what: str
     text: str = ""
+    more: tuple[str, ...] = ()
+    """Further lines of a message."""
 
 
 class Rival:
@@ -67,11 +69,11 @@ class Rival:
         """Wait until nothing of the try is watched any more."""
         self._thread.join(_LEAVES_S)
 
-    def _tell(self, what: str, text: str = "") -> None:
-        self._said.put(News(self, what, text))
+    def _tell(self, what: str, text: str = "", *more: str) -> None:
+        self._said.put(News(self, what, text, more))
 
     def _go(self) -> None:
-        with listener.told_to(lambda kind, text: self._tell(kind, f"{self.cluster}: {text}")):
+        with listener.lines_told_to(lambda kind, text, *more: self._tell(kind, f"{self.cluster}: {text}", *more)):
             try:
                 self.run = self._send()
                 self._tell("submitted")
@@ -79,6 +81,8 @@ class Rival:
             except _NeverSentError as error:
                 self._failed(error.message, nothing=True)
             except LaunchError as error:
+                if error.hint:
+                    self._tell("note", f"{self.cluster}: {error.hint}")
                 self._failed(error.message)
             except KeyboardInterrupt:
                 self._failed("it was cancelled while it was submitted")
@@ -177,6 +181,9 @@ def grant(run: Run, backend: AnyBackend) -> None:
         outputs.close()
 
 
-def say(kind: str, text: str) -> None:
-    """Print a message that another thread has left to this one."""
-    (output.warn if kind == "warning" else output.detail if kind == "detail" else output.note)(text)
+def say(kind: str, text: str, *more: str) -> None:
+    """Print a message that another thread has left to this one. `more`: its further lines."""
+    if kind == "detail":
+        output.detail("\n".join([text, *more]))
+    else:
+        (output.warn if kind == "warning" else output.note)(text, *more)

@@ -9,18 +9,26 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+    from typing import Concatenate
 
     Kind = Literal["detail", "note", "warning"]
-    Listener = Callable[[Kind, str], None]
+    Listener = Callable[[Kind, str], object]
+    LineListener = Callable[Concatenate[Kind, ...], object]
 
 T = TypeVar("T")
 
-_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+_listener: ContextVar[LineListener | None] = ContextVar("listener", default=None)
+
+
+def told_to(listener: Listener) -> AbstractContextManager[None]:
+    """Pass messages of this block to the listener instead of printing them, including those of `carried` threads."""
+    return lines_told_to(lambda kind, *lines: listener(kind, "\n".join(lines)))
 
 
 @contextmanager
-def told_to(listener: Listener) -> Iterator[None]:
-    """Pass messages of this block to the listener instead of printing them, including those of `carried` threads."""
+def lines_told_to(listener: LineListener) -> Iterator[None]:
+    """As `told_to`, with a message's lines apart: foreign text in one of them may have line ends of its own."""
     token = _listener.set(listener)
     try:
         yield
@@ -33,11 +41,11 @@ def carried(function: Callable[..., T]) -> Callable[..., T]:
     return partial(copy_context().run, function)
 
 
-def told(kind: Kind, text: str) -> bool:
+def told(kind: Kind, *lines: str) -> bool:
     """Pass the message to the listener. Returns whether there is one."""
     if (listener := _listener.get()) is None:
         return False
-    listener(kind, text)
+    listener(kind, *lines)
     return True
 
 
