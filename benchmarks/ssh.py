@@ -132,13 +132,14 @@ class Bench:
         return took, size
 
     def _forget_agents(self) -> None:
-        """Remove what killed agents have left in memory: the hosts share that, so each would look at all of it."""
+        """Remove what killed agents have left in their hosts' memory: the next ones would look at it."""
         for path in chain.from_iterable(disk.glob("runs/*/nodes/*/agent.json") for disk in self._disks):
             with suppress(ValueError):  # it was about to be written
                 agent = json.loads(path.read_text())
                 if agent["cgroup"]:
                     cgroup.remove(agent["cgroup"])
-                shutil.rmtree(agent["scratch"], ignore_errors=True)
+                for host in self.ssh.hosts:  # its name is that of one process, and it is on one of them
+                    shutil.rmtree(host.path(Path(agent["scratch"])), ignore_errors=True)
             path.unlink()
 
     def floor(self) -> None:

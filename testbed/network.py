@@ -26,7 +26,7 @@ MACHINE = "submit"
 
 CONTROLLER = "ctl"
 SHARED_MEMORY = "/dev/shm"
-"""Each host has its own, unless this machine has mounted a tmpfs of the same name there."""
+"""Each host has its own."""
 
 _NEIGHBOURS = Path("/proc/sys/net/ipv4/neigh/default")
 _NEIGHBOURS_PER_TESTBED = 16384
@@ -120,7 +120,7 @@ def mounts(directory: Path, name: str) -> Path:
         f"{escape(directory)}/etc/hosts /etc/hosts none bind 0 0\n"
         f"{escape(directory)}/etc/resolv.conf {escape(Path('/etc/resolv.conf').resolve())} none bind 0 0\n"
         f"{escape(boot_id)} /proc/sys/kernel/random/boot_id none bind 0 0\n"  # NCCL and others identify a host by it
-        f"tmpfs {SHARED_MEMORY} tmpfs mode=1777 0 0\n"
+        f"{name} {SHARED_MEMORY} tmpfs mode=1777 0 0\n"  # not `tmpfs`: `mount --all` would take this machine's for it
     )
     return fstab
 

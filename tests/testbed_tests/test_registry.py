@@ -53,6 +53,15 @@ def test_a_directory_that_hosts_would_not_see_is_refused(directory: str, kuberne
         Testbed(Path(directory)).up(1, kubernetes=kubernetes)
 
 
+def test_each_host_has_memory_of_its_own(bare: Testbed) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as here:
+        seen = [host.run(("test", "-d", here), cwd="/").returncode for host in bare.hosts]
+    disks = [os.stat(host.path(Path("/dev/shm"))).st_dev for host in bare.hosts]
+
+    assert seen == [1] * len(bare.hosts)
+    assert len({*disks, os.stat("/dev/shm").st_dev}) == 1 + len(bare.hosts)
+
+
 def test_a_testbed_does_not_follow_the_usual_directory_to_where_hosts_do_not_see_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
