@@ -147,6 +147,8 @@ def apt(packages: Sequence[str], argv: Sequence[str], limit_s: float | None) -> 
         pipes = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": subprocess.STDOUT}
         with subprocess.Popen(list(argv), env=env, start_new_session=True, **pipes) as process:  # type: ignore[call-overload]
             try:
+                if limit_s is None:
+                    keep_policy(process.pid)
                 process.wait(limit_s)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
@@ -167,23 +169,40 @@ def apt(packages: Sequence[str], argv: Sequence[str], limit_s: float | None) -> 
 def no_services() -> Iterator[None]:
     """Keep services from starting, by Debian's policy-rc.d, unless this machine has its own."""
     forget_policy()
-    if POLICY.exists():
-        yield
-        return
-    POLICY.write_text(f"#!/bin/sh\n{OURS}{os.getpid()} {processes.start_ticks(os.getpid())}\nexit 101\n")
-    POLICY.chmod(0o755)
+    mine = not POLICY.exists()
+    if mine:
+        POLICY.write_text(f"#!/bin/sh\n{mark(os.getpid())}exit 101\n")
+        POLICY.chmod(0o755)
     try:
         yield
     finally:
-        POLICY.unlink(missing_ok=True)
+        if mine:
+            POLICY.unlink(missing_ok=True)
+        else:  # perhaps that of an installation whose process was killed, and which has ended by now
+            forget_policy()
+
+
+def mark(pid: int) -> str:
+    """The line of the policy that names a process of its installation."""
+    return f"{OURS}{pid} {processes.start_ticks(pid)}\n"
+
+
+def keep_policy(pid: int) -> None:
+    """Keep our policy until this process, too, has ended: apt-get continues if we are killed."""
+    with suppress(OSError), POLICY.open("r+") as policy:
+        if OURS in policy.read():
+            policy.write(mark(pid))  # behind `exit`
 
 
 def forget_policy() -> bool:
-    """Remove the policy of an installation whose process was killed: no service would start. Returns whether it did."""
+    """Remove the policy of an installation whose processes have ended, or were killed: no service would start.
+
+    Returns whether it did.
+    """
     with suppress(OSError, ValueError):
-        line = next((line for line in POLICY.read_text().splitlines() if line.startswith(OURS)), "")
-        pid, ticks = line.removeprefix(OURS).split()
-        if not processes.Process(int(pid), int(ticks)).alive():
+        lines = [line for line in POLICY.read_text().splitlines() if line.startswith(OURS)]
+        named = [processes.Process(*map(int, line.removeprefix(OURS).split())) for line in lines]
+        if named and not any(process.alive() for process in named):
             POLICY.unlink()
             return True
     return False
