@@ -195,8 +195,6 @@ def checked(planned: service.Launch, values: dict[str, Any]) -> service.Launch:
         planned = planned._replace(request=request)
     _check_ranks(planned)
     _check_fetch(planned)
-    if [node.workers for node in planned.plan.nodes] == [1] and (request.ranks is None or 0 in request.ranks):
-        planned = planned._replace(request=replace(request, ranks=frozenset({0})))  # its lines need no marks
     return planned
 
 
@@ -251,7 +249,7 @@ def follow(planned: service.Launch, run: Run, interrupts: Interrupts) -> int:
         from launcher.service.fetching import Fetching
 
         fetching = Fetching(*asked)
-    view = View(request.ranks, request.options.explain, request.lent, fetching)
+    view = View(_shown(planned), request.options.explain, request.lent, fetching)
 
     def follow(leaving: Leaving) -> tuple[Run, RunState]:
         if run.tasks:
@@ -264,6 +262,12 @@ def follow(planned: service.Launch, run: Run, interrupts: Interrupts) -> int:
 
     asks = not request.backend.is_here  # workers on this machine may have our stdin
     return following.to_end(run, interrupts, follow, asks=asks, since=time.time(), fetching=fetching)
+
+
+def _shown(planned: service.Launch) -> frozenset[int] | None:
+    """The ranks whose lines are shown: those of a worker that is alone need no marks, which several ranks have."""
+    ranks, alone = planned.request.ranks, [node.workers for node in planned.plan.nodes] == [1]
+    return frozenset({0}) if alone and (ranks is None or 0 in ranks) else ranks
 
 
 def _follow_other(planned: service.Launch, run: Run, interrupts: Interrupts) -> int:

@@ -54,6 +54,19 @@ def test_several_launches_at_the_same_moment_start_one_run_and_the_others_attach
     assert distlaunch("local", "-d", "--unique", "--name", "nightly", "waits.py").stdout.strip() not in (run, more, "")
 
 
+def test_who_attaches_sees_the_ranks_that_were_asked_for(distlaunch: Cli) -> None:
+    distlaunch.write("waits.py", WAITS.replace('"here"', '"here", os.environ["RANK"]'))
+    unique = ("local", "--unique", "--name", "nightly")
+    distlaunch(*unique, "-d", "--nproc-per-node", "3", "waits.py")
+
+    attached = Running(distlaunch.start(*unique, "--nproc-per-node", "1", "--log-ranks", "all", "waits.py"))
+    for rank in range(3):
+        attached.until(f"here {rank}")
+    distlaunch.write("over", "")
+    assert attached.end() == 1
+    attached.close()
+
+
 @pytest.mark.parametrize(
     ("options", "code", "state"), [([], 5, "running"), (["--on-hangup", "cancel"], 130, "cancelled")]
 )
