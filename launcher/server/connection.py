@@ -20,8 +20,8 @@ class Connection(H11Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether it has no request that is being answered."""
-        return self.cycle is None or bool(self.cycle.response_complete)
+        """Whether it has no request that is being answered, and no answer of which its reader still takes a part."""
+        return self.cycle is None or (self.cycle.response_complete and not self.transport.get_write_buffer_size())
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take its place, and that of the oldest idle one if there are many."""
