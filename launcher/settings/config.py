@@ -187,7 +187,7 @@ class Config:
         for file in self.files:
             if name in (table := file.table("defaults")):
                 yield checked(file, ("defaults",), {name: table[name]}, {name: kind})[name]
-        if (variable := ENV_PREFIX + name.upper()) in self.env:
+        if (variable := ENV_PREFIX + name.upper()) in self.env and variable not in outer_run.of_it(self.env):
             yield Setting(from_text(self.env[variable], kind, variable), variable)
 
     def _from_env(self, cls: type) -> dict[str, Setting]:

@@ -32,6 +32,19 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 )
 """Starts another run in its second round."""
 
+SHOWS = """
+import json, os, subprocess, sys
+def shown():
+    words = [sys.executable, "-m", "launcher", "config", "--output", "json"]
+    told = subprocess.run(words, check=True, capture_output=True).stdout
+    return json.loads(told)["result"]["settings"].get("output_dir")
+assert os.environ["DISTLAUNCH_OUTPUT_DIR"]
+print("at first", shown())
+os.environ["DISTLAUNCH_OUTPUT_DIR"] = "/mine"
+print("then", shown())
+"""
+"""Shows the setting that the worker's own directory looks like."""
+
 INNER = """
 import json, os
 print(json.dumps({name: value for name, value in os.environ.items()}))
@@ -139,3 +152,11 @@ def test_a_run_from_a_shell_beside_the_workers(distlaunch: Cli) -> None:
         assert screen.end() == 0
 
     assert distlaunch("cancel", "--force", run).exit_code == 0
+
+
+def test_its_settings_are_shown_as_they_apply(distlaunch: Cli) -> None:
+    distlaunch.write("shows.py", SHOWS)
+
+    done = distlaunch("local", "shows.py")
+
+    assert done.stdout == "at first None\nthen {'value': '/mine', 'source': 'DISTLAUNCH_OUTPUT_DIR'}\n", done.stderr
