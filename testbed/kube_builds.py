@@ -61,8 +61,8 @@ class Build:
         usual = cache() / f"{self.name}-{self.version}"
         try:
             told = (usual / MADE_OF).read_text(encoding="utf-8")
-        except OSError:  # it is not there yet, or is from a time when programs were built from nothing else
-            return usual
+        except OSError:  # it is not there yet, or from before this was noted: nothing tells of which `main` it is
+            told = "" if self.main and usual.is_dir() else self.made_of
         return usual if told == self.made_of else usual.with_name(f"{usual.name}-{self.made_of[:12]}")
 
 

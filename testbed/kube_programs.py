@@ -35,7 +35,7 @@ def require(*builds: Build) -> None:
         if missing(build):
             _make(build)
         elif _assets(build) is None and not (build.directory / MADE_OF).exists():
-            with suppress(OSError):  # from before this was noted: they count as built from what is here now
+            with suppress(OSError):  # from before this was noted: the module's version names their sources
                 (build.directory / MADE_OF).write_text(build.made_of, encoding="utf-8")
 
 

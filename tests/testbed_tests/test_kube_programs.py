@@ -161,11 +161,22 @@ def test_programs_are_built_again_when_their_sources_here_change(
         assert Path(kube_programs.find(build, "small")).read_text() == build.main
     assert (tmp_path / "built").read_text() == "built\n" * 2, "both stay"
 
-    (one.directory / kube_builds.MADE_OF).unlink()  # as in a cache of an earlier version
-    kube_programs.require(one)
-    kube_programs.require(two)
-    assert [Path(kube_programs.find(build, "small")).read_text() for build in (one, two)] == ["one", "two"]
-    assert (tmp_path / "built").read_text() == "built\n" * 2
+
+def test_programs_from_before_their_sources_were_noted_count_if_a_version_names_these(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgetful: None
+) -> None:
+    stub(tmp_path / "go", monkeypatch, GO.replace("bin/small", "bin/small || touch bin/small"))
+    theirs = dataclasses.replace(SMALL, programs={"small": "example.test/small"}, staging=False)
+    edited, ours = (dataclasses.replace(SMALL, name="ours", main=main, staging=False) for main in ("edited", "now"))
+    for build in (theirs, edited):
+        kube_programs.require(build)
+        (build.directory / kube_builds.MADE_OF).unlink()
+
+    for build in (theirs, theirs, ours, ours):
+        kube_programs.require(build)
+
+    assert (tmp_path / "built").read_text() == "built\n" * 3, "only what is ours, and once"
+    assert Path(kube_programs.find(ours, "small")).read_text() == "now"
 
 
 @pytest.mark.k8s
