@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import distlaunch
 from distlaunch import _events
-from launcher.agent.protocol import encode_event
+from launcher.agent.protocol import LineTagger, encode_event
+from launcher.backends._base import Chunk
 from launcher.runs import records
 from launcher.runs.outcome import RunReport
-from launcher.service import logs
+from launcher.service import logs, observe
+from tests.cli.scripted import Scripted
 from tests.runs.test_runs import make
 
 if TYPE_CHECKING:
@@ -75,6 +78,28 @@ def test_the_outcome_of_many_nodes_is_not_derived_for_each_of_their_events(
     assert list(dict.fromkeys(progress)) == ["queued", "starting", "importing", "meeting"]
     assert len([event for event in events if isinstance(event, distlaunch.NodeEvent)]) == 25 * NODES
     assert len(derived) < 20
+
+
+class Talks(Scripted):
+    """Gives its chunks one by one, and then lines of node 2 without end."""
+
+    def read(self, timeout_s: float) -> list[Chunk]:
+        return super().read(timeout_s) if self.chunks else [Chunk(2, LineTagger(2, 2, "stdout").feed(b"more\n"))]
+
+
+def test_causes_that_become_known_later_are_told_of_a_run_that_never_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = [Chunk(node, encode_event("failure", node, cause=cause(node))) for node in (0, 1)]
+    began = [Chunk(node, encode_event("agent_started", node, host=f"h{node}")) for node in range(3)]
+    backend: Any = Talks(*began, *failed)
+    monkeypatch.setattr(observe, "backend_of", lambda _run: backend)
+    run = make(tmp_path, "train-20250101-000000-abcd", result=None)
+    run = replace(run, handle=run.known, plan={"nodes": [{"host": f"h{node}"} for node in range(3)], "min_nodes": 3})
+
+    events = islice(_events.of_streams(run, follow=True), 1000)
+
+    assert [each.cause.node for each in events if isinstance(each, distlaunch.CauseKnown)] == [0, 1]
 
 
 def test_the_events_of_a_run_that_has_ended_need_no_outcome(tmp_path: Path, derived: list[str]) -> None:

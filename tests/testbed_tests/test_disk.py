@@ -23,7 +23,7 @@ def devices(image: Path) -> list[dict[str, Any]]:
     return [each for each in json.loads(told or "{}").get("loopdevices", ()) if str(image) in each["back-file"]]
 
 
-def test_the_kernel_frees_the_device_of_a_disk_whose_hosts_are_killed(bare: Testbed, tmp_path: Path) -> None:
+def test_the_kernel_frees_the_device_of_a_disk_with_its_last_mount(bare: Testbed, tmp_path: Path) -> None:
     place, image = tmp_path / "small", tmp_path / "small.img"
     place.mkdir()
     with disk.small(place, bare.hosts[:2], 16 << 20):

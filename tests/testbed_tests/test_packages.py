@@ -132,7 +132,7 @@ def test_a_download_that_takes_too_long_is_ended(tmp_path: Path, apt_get: Callab
         packages.install(("x",), 1)
 
     sleeps = int((tmp_path / "told").read_text())
-    wait_until("the end of what it has started", lambda: start_ticks(sleeps) is None)
+    wait_until("the end of what it has started", lambda: start_ticks(sleeps) is None, limit_s=30)
 
 
 def test_the_policy_of_an_installation_that_was_killed_is_removed(
