@@ -52,6 +52,7 @@ def shown(lines: dict[int, bytes], names: dict[str, str]) -> dict[int, Any]:
             text = text.replace(name, instead)
         about = json.loads(text)
         about["env"] = {name: value for name, value in about["env"].items() if not OWN.fullmatch(name)}
+        about["env"]["DISTLAUNCH_GIVEN"] = re.sub(r":[0-9a-f]{8}\b", "", about["env"]["DISTLAUNCH_GIVEN"])
         # The launcher adds this option, once the run is on record.
         argv = [part for part in about["agent"] if part != "--when-told"]
         about["agent"] = [part.rpartition("/")[2] if "DIRECTORY" in part else part for part in argv]
