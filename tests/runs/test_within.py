@@ -121,7 +121,7 @@ def test_what_its_worker_sets_for_it_counts_under_whatever_name(distlaunch: Cli)
 
 @pytest.mark.parametrize(
     ("contract", "prefixes"),
-    [("jax", ("JAX_", "OMPI_")), ("tensorflow", ("TF_CONFIG",)), ("torchrun", ("TORCH", "RANK", "MASTER_"))],
+    [("jax", ("JAX_", "OMPI_")), ("tensorflow", ("TF_CONFIG",)), ("torchrun", ("TORCHELASTIC_", "RANK", "MASTER_"))],
 )
 def test_nothing_of_another_contract_is_left(distlaunch: Cli, contract: str, prefixes: tuple[str, ...]) -> None:
     has_them = f"assert [each for each in os.environ if each.startswith({prefixes})]"
