@@ -49,8 +49,8 @@ def test_the_agent_affects_what_starts_runs_but_not_the_trainer() -> None:
 def test_a_file_of_the_tests_affects_itself_and_what_imports_it() -> None:
     assert affected.affected(["tests/config/test_layers.py"]).files == {"tests/config/test_layers.py"}
     assert affected.affected(["tests/scripts/census.py"]).files >= {"tests/agent/test_census.py"}
-    assert of("tests/fabric/conftest.py") == {"fabric"}
-    assert of("tests/fabric/builder.py") == {"fabric"}
+    assert of("tests/hangs/conftest.py") == {"hangs"}
+    assert of("tests/serve/conftest.py") == {"serve", "api"}
     assert {"slurm", "k8s", "cli"} <= of("tests/command.py")
     assert affected.affected(["tests/conftest.py"]).files == set(subjects.all_files())
 
