@@ -1,7 +1,7 @@
 """A run of everything has all fast tests, and of the others some, which differ by commit; by name all of them run.
 
-Of each file's tests on clusters these are a tenth, and of its other tests outside the fast tier an eighth. Of tests
-marked `rotating` there is one per function, and of the public's scripts there are four.
+Of each file's tests on clusters these are a twelfth, and of its other tests outside the fast tier a tenth. Of every
+second function marked `rotating` there is one test, and of the public's scripts there are two.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ MARK = "rotating"
 CLUSTERS = ("k8s", "slurm", "ssh")
 """The marks of tests on clusters."""
 
-ON_CLUSTERS, SLOW = 10, 8
+ON_CLUSTERS, SLOW = 12, 10
 """A full run has one in so many of a file's tests."""
 
 MEASURED = 4
 """CI measures coverage at one of so many commits: it takes a quarter of the time."""
 
-FEW = 1
-"""How many tests of a function with that mark."""
+FUNCTIONS = 2
+"""A full run has a test of one in so many functions with that mark."""
 
 
 class Rotation:
@@ -48,20 +48,18 @@ class Rotation:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Remove what is not wanted."""
         unwanted = {*others_scripts(items)} if not is_requested(config, SUBJECT) else set()
-        for _, tests in groupby((item for item in items if item.get_closest_marker(MARK)), function_of):
-            known = [*tests]
-            if not is_requested(config, subjects.subject_of(selection.relative(known[0].path))):
-                unwanted |= {*known} - {*few(known, commit())}
+        marked = groupby((item for item in items if item.get_closest_marker(MARK)), function_of)
+        for at, tests in enumerate([*known] for _, known in marked):
+            if not is_requested(config, subjects.subject_of(selection.relative(tests[0].path))):
+                unwanted |= {*tests} - {*of_function(tests, at, commit())}
         unwanted |= {*others_of_files(items, config)} if not names_a_file(config) else set()
         if unwanted:
             config.hook.pytest_deselected(items=[item for item in items if item in unwanted])
             items[:] = [item for item in items if item not in unwanted]
 
     def pytest_report_header(self) -> list[str]:
-        marked = (
-            f"of each file's tests on clusters a tenth, of its other slow ones an eighth, of those marked {MARK} {FEW}"
-        )
-        marked += " per function: others at each commit, all of them if requested by subject"
+        marked = "of each file's tests on clusters a twelfth, of its other slow ones a tenth, "
+        marked += f"of every second function marked {MARK} one: others at each commit, all if requested by subject"
         if is_requested(self.config, SUBJECT):
             return [marked]
         names = ", ".join(turn())
@@ -94,9 +92,10 @@ def file_and_part(item: pytest.Item) -> tuple[str, int]:
     return selection.relative(item.path), ON_CLUSTERS if any(map(item.get_closest_marker, CLUSTERS)) else SLOW
 
 
-def few(tests: Sequence[T], number: int) -> list[T]:
-    """Those whose turn it is at a commit of that number."""
-    return [tests[(number * FEW + step) % len(tests)] for step in range(min(FEW, len(tests)))]
+def of_function(tests: Sequence[T], at: int, number: int) -> list[T]:
+    """The test of the marked function `at` this place whose turn it is at a commit of that number, if it is one's."""
+    turn, rest = divmod(number + at, FUNCTIONS)
+    return [] if rest else [tests[turn % len(tests)]]
 
 
 def function_of(item: pytest.Item) -> str:
@@ -117,9 +116,9 @@ def name_of(item: pytest.Item) -> str:
 
 def turn() -> tuple[str, ...]:
     """The scripts whose turn it is."""
-    from tests.thirdparty.catalog import four
+    from tests.thirdparty.catalog import two
 
-    return tuple(script.name for script in four(commit()))
+    return tuple(script.name for script in two(commit()))
 
 
 @cache

@@ -14,24 +14,25 @@ from tests.plugins import rotation
 @pytest.mark.parametrize("size", [1, 2, 5, 8])
 def test_each_test_has_its_turn_and_all_processes_of_a_run_agree(size: int) -> None:
     tests = [f"test-{number}" for number in range(size)]
-    turns = [rotation.few(tests, number) for number in range(size)]
+    commits = range(100, 100 + rotation.FUNCTIONS * size)
+    turns = [rotation.of_function(tests, 7, number) for number in commits]
 
-    assert all(len({*turn}) == min(rotation.FEW, size) for turn in turns)
-    assert {test for turn in turns for test in turn} == {*tests}
-    assert turns == [rotation.few(tests, number) for number in range(size)]
+    assert sorted(test for turn in turns for test in turn) == tests
+    assert all(len(turn) == (index % rotation.FUNCTIONS != 0) for index, turn in enumerate(turns))
+    assert turns == [rotation.of_function(tests, 7, number) for number in commits]
 
 
 @pytest.mark.parametrize(("words", "all_of_them"), [(("--subject=frameworks",), True), ((), False)])
 def test_all_run_if_their_subject_is_requested(words: tuple[str, ...], all_of_them: bool) -> None:
-    name = "tests/frameworks/test_failures.py::test_on_slurm["
+    names = [f"tests/frameworks/test_failures.py::test_{where}[" for where in ("on_slurm", "on_kubernetes", "over_ssh")]
     others = [f"--ignore={path}" for path in sorted((ROOT / "tests").glob("*")) if path.name != "frameworks"]
     argv = (sys.executable, "-m", "pytest", "--collect-only", "-q", "-n0", *words, *others)
 
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stdout[-2000:]
-    assert (done.stdout.count(name) > rotation.FEW) is all_of_them
-    assert done.stdout.count(name) >= rotation.FEW
+    counts = [done.stdout.count(name) for name in names]
+    assert all(count > 1 for count in counts) if all_of_them else (max(counts), min(counts)) == (1, 0), counts
 
 
 @pytest.mark.parametrize(

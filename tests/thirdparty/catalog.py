@@ -185,9 +185,10 @@ SCRIPTS = (
 """Their own defaults are kept if that takes only seconds."""
 
 
-def four(number: int) -> tuple[Script, ...]:
-    """Four of them for a run of everything: one that takes long, and the others in turn."""
+def two(number: int) -> tuple[Script, ...]:
+    """Two of them for a run of everything: of those that take long, one at every second commit."""
     light = [script for script in SCRIPTS if not script.heavy]
     heavy = [script for script in SCRIPTS if script.heavy]
-    rest, first = divmod(number, len(light))
-    return (*(light[(first + step) % len(light)] for step in range(3)), heavy[rest % len(heavy)])
+    turn, rest = divmod(number, 2)
+    more = heavy[turn % len(heavy)] if rest else light[(turn + len(light) // 2) % len(light)]
+    return light[turn % len(light)], more

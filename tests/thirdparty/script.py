@@ -46,7 +46,7 @@ class Script:
     """One process of each host prints what counts: two hosts are compared with two torchruns, one per host."""
 
     heavy: bool = False
-    """It takes longer than most; a run of four scripts has one of these."""
+    """It takes longer than most; every second run of all tests has one of these."""
 
     @property
     def started(self) -> str:
