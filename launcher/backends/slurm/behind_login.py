@@ -40,8 +40,12 @@ events() { LC_ALL=C grep -a '^{"event"' | tail -n 2; }
 cd "$1" || exit
 for file in nodes/*/stream $(grep -l '"event"' nodes/*/last_words 2>/dev/null); do
     [ -e "$file" ] || continue
-    found=$(tail -c "$2" "$file" | events)
-    [ -n "$found" ] || found=$(events <"$file")
+    size=$2
+    found=$(tail -c "$size" "$file" | events)
+    while [ -z "$found" ] && [ "$size" -lt "$(wc -c <"$file")" ]; do
+        size=$((size * 64))
+        found=$(tail -c "$size" "$file" | events)
+    done
     printf '%s\n' "$found"
 done
 """
