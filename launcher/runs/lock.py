@@ -126,6 +126,8 @@ def _seems_free(directory: Path, number: int) -> bool:
         return True
     if holder is not None and (holder.gone is False or not _by_the_disk(directory, number, holder).seems_gone):
         return False
+    if not sight.changed:  # it could not be read, which tells nothing
+        return False
     since = sightings.since(directory, _machine(), sight.noted)
     if since is None:
         sightings.note(directory, _machine(), sight.noted)
@@ -206,7 +208,7 @@ def _acquire(directory: Path, about: Owner, wait_s: float) -> int:
 
 def _seen_since(directory: Path, sight: _Sight, now: float) -> float:
     """Since when this host has seen the lock so; the looks at the run count."""
-    noted = sightings.since(directory, _machine(), sight.noted) if sight.number else None
+    noted = sightings.since(directory, _machine(), sight.noted) if sight.changed else None
     return now if noted is None else noted
 
 

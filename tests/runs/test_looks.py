@@ -143,3 +143,12 @@ def test_a_command_waits_for_a_look(tmp_path: Path, cluster: Cluster, monkeypatc
     looking.join()
     assert not run.path.exists()
     assert not cluster.cancelled
+
+
+def test_a_lock_that_cannot_be_read_for_a_moment_is_no_sign_of_silence(tmp_path: Path) -> None:
+    lock_file = tmp_path / "lock-1"
+    lock_file.symlink_to(tmp_path / "out of reach")
+
+    with lock.at_once(tmp_path) as ours:
+        assert not ours
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lock-1"]
