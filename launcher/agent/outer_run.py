@@ -21,7 +21,7 @@ SET_BY_US = (
 ).split()
 """What every worker gets, as from torchrun, whatever the user sets."""
 
-_SHARE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "TERM", "SLURM_")
+_SHARE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "JAX_LOCAL_DEVICE_IDS", "LD_LIBRARY_PATH", "TERM", "SLURM_")
 """So begin those that tell a process what it has of its node, which a run within it has no more of."""
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from launcher.agent import outer_run
 from tests.terminal.asks import on_screen
 from tests.torchrun.behaviour import free_port
 
@@ -160,3 +161,11 @@ def test_its_settings_are_shown_as_they_apply(distlaunch: Cli) -> None:
     done = distlaunch("local", "shows.py")
 
     assert done.stdout == "at first None\nthen {'value': '/mine', 'source': 'DISTLAUNCH_OUTPUT_DIR'}\n", done.stderr
+
+
+def test_the_devices_of_its_worker_stay() -> None:
+    devices = {"CUDA_VISIBLE_DEVICES": "2,3", "JAX_LOCAL_DEVICE_IDS": "1"}
+
+    env = outer_run.with_record({"HOME": "/home/me"}, {**devices, "JAX_PROCESS_ID": "1"})
+
+    assert outer_run.without_it(env) == {"HOME": "/home/me", **devices}
