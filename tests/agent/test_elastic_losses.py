@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from launcher.agent.group.elastic import ElasticNodes
+
+
+def finish_and_lose(nodes: Run, node: ElasticNodes) -> None:
+    """Lose a node whose part is done, while others still work."""
+    assert not node.finished()
+    nodes.lose(node)
+
 
 def test_the_others_meet_again_when_one_is_lost_or_when_its_workers_fail(elastic_run: Callable[..., Run]) -> None:
     nodes = elastic_run(1, 3)
@@ -44,9 +52,7 @@ def test_a_loss_after_that_has_all_meet_again(elastic_run: Callable[..., Run]) -
 def test_the_others_need_not_meet_again_for_a_node_that_had_finished(elastic_run: Callable[..., Run]) -> None:
     nodes = elastic_run(1, 3)
     first, second, third = nodes.meet(0, 1, 2)
-    assert not second.node.finished()
-
-    nodes.lose(second.node)
+    finish_and_lose(nodes, second.node)
     wait_until("the loss", lambda: nodes.store.peek(["gone/1"]) == [b""], limit_s=LIMIT_S)
 
     assert not third.node.finished()
@@ -57,8 +63,7 @@ def test_the_others_need_not_meet_again_for_a_node_that_had_finished(elastic_run
 def test_at_the_end_no_one_waits_for_a_node_that_is_lost_after_it_has_finished(elastic_run: Callable[..., Run]) -> None:
     nodes = elastic_run(1, 3)
     first, second, third = nodes.meet(0, 1, 2)
-    assert not second.node.finished()
-    nodes.lose(second.node)
+    finish_and_lose(nodes, second.node)
     wait_until("the loss", lambda: nodes.store.peek(["round/0/shutdown"]) == [b"1"], limit_s=LIMIT_S)
     assert not third.node.finished()
     assert first.node.finished()
@@ -88,8 +93,7 @@ def test_one_without_a_place_waits_for_the_end_once_a_node_has_finished(elastic_
     nodes = elastic_run(1, 2, timeout_s=3.0)
     first, second = nodes.meet(0, 1)
     spare = nodes.asks(2)
-    assert not second.node.finished()
-    nodes.lose(second.node)
+    finish_and_lose(nodes, second.node)
     instead = nodes.asks(1)
 
     time.sleep(3.5)
@@ -106,8 +110,7 @@ def test_one_without_a_place_waits_for_the_end_once_a_node_has_finished(elastic_
 def test_a_failure_after_that_has_the_rest_meet_without_it(elastic_run: Callable[..., Run]) -> None:
     nodes = elastic_run(1, 2)
     first, second = nodes.meet(0, 1)
-    assert not second.node.finished()
-    nodes.lose(second.node)
+    finish_and_lose(nodes, second.node)
     wait_until("the loss", lambda: nodes.store.peek(["gone/1"]) == [b""], limit_s=LIMIT_S)
 
     first.node.request_restart()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.backends.slurm import behind_login, clusters, jobs
 from launcher.errors import RequestError, RunNotFoundError
 from launcher.runs import directories, records
+from launcher.spec import NodeRange
 from launcher.system import amounts, numbers, storage, trust
 from launcher.system.dataclass import asdict
 
@@ -114,7 +115,7 @@ def _record(site: Site, path: Path, found: list[Job], options: SlurmOptions) -> 
         id=path.name, path=path, created=job.submitted or directories.created(path.name), backend="slurm",
         options=asdict(options), cluster=(site.login.cluster if site.login else "") or None,
         command=tuple(jobs.command(spec)), cwd=cwd if isinstance(cwd, str) else "",
-        nodes=f"{least}:{nodes}" if least < nodes else str(nodes), plan=plan,
+        nodes=str(NodeRange(min=least, max=nodes)), plan=plan,
         handle=handle if job.allocation else clusters.placed(site, handle),
     )  # fmt: skip
     records.create(run)
