@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -260,3 +261,30 @@ def test_a_python_or_kernel_without_pidfds_runs_each_program_and_starts_a_run_on
     assert [stream.read_text().count('{"event":"agent_started",') for stream in streams] == [1, 1]
     times = listed.with_name("listed.times").read_text()
     assert times == "read\n" * 2, "by ansible-inventory and ansible-playbook"
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_what_is_kept_of_ansibles_own_files_is_what_they_have(damaged: bool, tmp_path: Path) -> None:
+    server = tmp_path / "ahead_server.py"
+    shutil.copy(ROOT / "launcher/backends/ansible/ahead_server.py", server)
+    program = """
+import sys, ahead_server
+if sys.argv[1:]:
+    ahead_server.import_constants()
+from ansible import constants
+from ansible.config import manager
+from ansible.module_utils.common.yaml import yaml_load
+assert manager.yaml_load is yaml_load
+print(constants.config._base_defs)
+"""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    env["PYTHONPATH"] = str(tmp_path)
+    said = {_run([sys.executable, "-c", program], env)}
+    kept: list[Path] = []
+    for _ in range(3):
+        said.add(_run([sys.executable, "-c", program, "kept"], env))
+        kept = [*(tmp_path / "__pycache__").glob("*.json")]
+        if damaged:
+            kept[0].write_text('{"cut": ')
+    assert [code for code, _, _ in said] == [0]
+    assert len(kept) == 1

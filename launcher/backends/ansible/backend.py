@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,6 +17,7 @@ from launcher.backends.ansible.handle import AnsibleHandle
 from launcher.backends.ansible.lost import is_lost
 from launcher.backends.ansible.offsets import continue_streams
 from launcher.backends.ansible.options import AnsibleOptions
+from launcher.backends.ansible.packing import Packing
 from launcher.backends.ansible.plan import AnsiblePlan
 from launcher.backends.ansible.start import forget, on_record, recover, start, target
 from launcher.backends.ansible.stream import FETCH_S, HostStreams, fetch
@@ -113,13 +113,16 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
         self._log_in()
         playbook.write(plan, plan.run_dir / "ansible")
         hosts = [node.host for node in plan.nodes]
+        packing = Packing(plan.snapshot, plan.run_dir / "ansible") if plan.snapshot else None
+        if packing and plan.spares:  # one that replaces a host may lack the files
+            packing.begin()
+            packing.check(wait=True)
         record({"run_dir": str(plan.run_dir), "hosts": hosts})
         try:
-            return on_record(start(plan.run_dir, hosts, plan.job_secrets, self.login), record)
+            return on_record(start(plan.run_dir, hosts, plan.job_secrets, self.login, packing), record)
         finally:
-            if not plan.spares:  # a spare that replaces a host needs them
-                with suppress(OSError):
-                    (plan.run_dir / "ansible/files.tar.gz").unlink()
+            if packing and not plan.spares:
+                packing.end()
 
     def recover(self, handle: AnsibleHandle) -> AnsibleHandle | None:
         """The hosts that may have been asked to start, by what they had answered until then."""

@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import output
 from launcher.backends._writing import write_secrets
-from launcher.backends.ansible import ahead, by_hand
+from launcher.backends.ansible import ahead, by_hand, plugin_code
 from launcher.backends.ansible.inventory import program
 from launcher.backends.ansible.progress import Progress
 from launcher.errors import BackendUnavailableError, CommandError
 from launcher.payload import agent_archive
-from launcher.system import amounts, install, storage, trust
+from launcher.system import install, storage, trust
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from launcher.backends.ansible.packing import Packing
     from launcher.backends.ansible.plan import AnsiblePlan
     from launcher.backends.ansible.progress import Answers
     from launcher.backends.ansible.taking_over import Receiver
@@ -73,24 +74,20 @@ def directory_texts(
 
 
 def write(plan: AnsiblePlan, directory: Path) -> None:
-    """Write the whole directory, with the agent and the user's files."""
+    """Write the directory, with the agent, but without the user's files."""
     write_directory(directory, texts(plan), payload(plan))
     write_secrets(directory, plan.job)
-    if plan.snapshot is not None:
-        output.progress(f"packing {amounts.size(plan.snapshot.total_bytes)} of files")
-        with storage.storage_errors(directory):
-            plan.snapshot.write_tar(directory / "files.tar.gz", compress=True)
 
 
 def write_directory(directory: Path, contents: Mapping[str, str], binary: Mapping[str, bytes]) -> None:
     """Write texts and other files, by their paths."""
+    files = {name: text.encode("utf-8", "surrogateescape") for name, text in contents.items()}
+    files |= {f"project/{path}": code for path, code in plugin_code.beside_texts().items()}
     with storage.storage_errors(directory):
-        for name, text in contents.items():
+        for name, data in {**files, **binary}.items():
             path = directory / name
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            path.write_text(text, encoding="utf-8", errors="surrogateescape")
-        for name, data in binary.items():
-            (directory / name).write_bytes(data)
+            path.write_bytes(data)
 
 
 def payload(plan: AnsiblePlan) -> dict[str, bytes]:  # noqa: ARG001 - the same for all plans
@@ -103,6 +100,7 @@ def prepare() -> None:
 
     def work() -> None:
         agent_archive.packed()
+        plugin_code.beside_texts()
         with suppress(ImportError):  # reported when it is needed
             import_module("ansible_runner")
 
@@ -131,16 +129,21 @@ class Playbook:
         self._cut = ""
         """Why it does not come to its own end: `interrupted`, or `complete` if the hosts have answered."""
 
-    def run(self, secrets: Mapping[str, str], receiver: Receiver | None = None) -> None:
-        """Run it until the hosts have answered. An interrupt ends Ansible, too. `receiver` takes its connections."""
+    def run(self, secrets: Mapping[str, str], receiver: Receiver | None = None, packing: Packing | None = None) -> None:
+        """Run it until the hosts have answered. An interrupt ends Ansible, too.
+
+        `receiver` takes its connections. `packing` makes the archive of the user's files if a host lacks them.
+        """
         self.forget()  # left by a launcher that was killed
-        runner = self._runner(secrets, receiver.address if receiver else "")
+        runner = self._runner(secrets, receiver.address if receiver else "", packs=packing is not None)
         ended = threading.Event()  # after an interrupted join(), a Thread that still runs reports that it has ended
         threading.Thread(target=self._work, args=(runner, ended), name="ansible", daemon=True).start()
         try:
             while not (self._cut or ended.wait(_LOOK_S)):
                 self.follow()
                 self._progress.tell_waits()
+                if packing:
+                    packing.follow(self.answers)
                 if receiver:
                     receiver.take()
         except BaseException as error:
@@ -180,7 +183,7 @@ class Playbook:
                 f"ansible-playbook {self._name}: {self.failure or f'exit code {runner.rc}'}", hint=self._log()
             )
 
-    def _runner(self, secrets: Mapping[str, str], follower: str) -> Any:
+    def _runner(self, secrets: Mapping[str, str], follower: str, *, packs: bool) -> Any:
         try:
             import_module("ansible_runner")  # all of it: a submodule alone would not wait for `prepare`
             from ansible_runner.interface import init_runner
@@ -199,7 +202,8 @@ class Playbook:
         with storage.storage_errors(control, "SSH keeps its connections there"):
             trust.make(what, directory, more=more)
         trust.require(what, directory, searched=True, more=more)
-        variables = {"distlaunch_report": str(self._report), "distlaunch_follower": follower}
+        variables: dict[str, Any] = {"distlaunch_report": str(self._report), "distlaunch_follower": follower}
+        variables["distlaunch_packs"] = packs
         if secrets:
             file = self._directory / "secrets.json"
             storage.write_whole(file, storage.encode_json(dict(secrets)), mode=0o600)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from launcher.backends._base import Record
     from launcher.backends.ansible.handle import AnsibleHandle, Node
+    from launcher.backends.ansible.packing import Packing
     from launcher.login.connection import Login
     from launcher.runs.handle import Meeting
 
@@ -30,13 +31,15 @@ _MOUNTS = 2
 _PATH_LENGTH = 4096
 
 
-def start(run_dir: Path, hosts: Sequence[str], secrets: Sequence[str], login: Login | None) -> AnsibleHandle:
+def start(
+    run_dir: Path, hosts: Sequence[str], secrets: Sequence[str], login: Login | None, packing: Packing | None = None
+) -> AnsibleHandle:
     """Run the playbook in the run's directory. The hosts' answers are kept until `forget`."""
     began = time.monotonic()
     running = _playbook(run_dir)
     # Without pidfds, which not every Python has, we connect to the hosts ourselves.
     receiver = taking_over.Receiver(run_dir, len(hosts)) if hasattr(signal, "pidfd_send_signal") else None
-    running.run({name: os.environ[name] for name in secrets}, receiver)
+    running.run({name: os.environ[name] for name in secrets}, receiver, packing)
     try:
         _check(len(hosts), running)
     except BaseException:

@@ -43,7 +43,7 @@ _PR_SET_PDEATHSIG = 1
 _VARIABLES = (
     "nodes", "run", "dir", "trust", "proxy", "cwd", "here", "digest", "agent", "job", "payload", "torch", "contract",
     "parts", "setup", "container", "lease", "wait_s", "secrets", "secrets_file", "force", "timeout_s", "report",
-    "follower",
+    "packs", "follower",
 )  # fmt: skip
 """Arguments that are taken from the role's variables `distlaunch_NAME`: templates in the task would take longer."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 import distlaunch_choice
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _FILES_TIMES = 10
 """How many times longer than other requests the user's files may take."""
+
+_LOOK_S = 0.01
 
 
 class Start:
@@ -66,12 +69,22 @@ class Start:
             self._stop()
 
     def _unpack(self, host: str) -> Answer:
-        if not os.path.exists(self._args["payload"]):
-            return {
-                "problem": "the files that were sent are not kept any more, neither here nor on the host: launch anew"
-            }
+        limit_s = _FILES_TIMES * float(self._args["timeout_s"])
+        if not self._is_packed(limit_s):
+            lost = "the files that were sent are not kept any more, neither here nor on the host: launch anew"
+            late = f"the launcher has not packed the files within {limit_s:.0f} s; more time: --host-timeout"
+            return {"problem": late if self._args["packs"] else lost}
         request = {"call": "files", "dir": self._args["dir"], "digest": self._args["digest"]}
         return self._asking.ask(host, request, self._args["payload"], times=_FILES_TIMES)
+
+    def _is_packed(self, limit_s: float) -> bool:
+        """Whether the user's files are here as an archive, for which this waits if the launcher makes it."""
+        until = time.monotonic() + limit_s
+        while not (there := os.path.exists(self._args["payload"])) and self._args["packs"]:
+            if time.monotonic() > until:
+                break
+            time.sleep(_LOOK_S)
+        return there
 
     def _bring(self, host: str) -> Answer:
         import distlaunch_environment  # few runs bring one
