@@ -1,9 +1,11 @@
 """From the command to the last agent started, over real SSH to hosts of the testbed: distlaunch and others.
 
-    python benchmarks/ssh.py [--hosts 4,32,64] [--rounds 3] [--only floor,distlaunch,again,playbook]
+    python benchmarks/ssh.py [--hosts 4,32,64] [--rounds 3] [--only floor,pythons,distlaunch,again,playbook]
                              [--own-disks] [--torchrunx PYTHON]
 
     floor       one round of plain `ssh host true`, all at once: the handshakes, which every launcher needs
+    pythons     the same with two Pythons on each host, one started by the other, which only import some modules of
+                the standard library: the least for a launcher in Python, whose agent outlives what imports torch
     distlaunch  `distlaunch ansible --detach`: preflight, files, agents; on new connections
     again       the same once more, with files in place and connections open
     playbook    an ordinary playbook that does as much with modules: facts, directories, copies, a detached command
@@ -46,11 +48,17 @@ if TYPE_CHECKING:
     from testbed.hosts import Host
     from testbed.ssh import SshHosts
 
-NAMES = ("floor", "distlaunch", "again", "playbook", "torchrunx")
+NAMES = ("floor", "pythons", "distlaunch", "again", "playbook", "torchrunx")
 TARGETS = {"distlaunch": 1.6, "again": 1.1}
 """Highest ratios to the floor's time at 64 hosts."""
 
 LIMIT_S = 300
+PYTHONS = """
+import contextlib, ctypes, json, select, signal, socket, subprocess, sys, threading
+if sys.argv[1:]:
+    subprocess.run([sys.argv[1], "-c", sys.argv[2]], check=True)
+"""
+
 ORDINARY = """
 - hosts: nodes
   tasks:
@@ -142,14 +150,19 @@ class Bench:
                     shutil.rmtree(host.path(Path(agent["scratch"])), ignore_errors=True)
             path.unlink()
 
-    def floor(self) -> None:
+    def floor(self, *command: str) -> None:
         """Run plain ssh to all hosts."""
         options = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
-        argvs = [("ssh", *options, *self.ssh.argv(host, "true")[1:]) for host in self.ssh.hosts]
+        argvs = [("ssh", *options, *self.ssh.argv(host, *(command or ("true",)))[1:]) for host in self.ssh.hosts]
         started = [subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) for argv in argvs]
         failed = [process.wait(LIMIT_S) for process in started]
         if any(failed):
             raise RuntimeError(f"{sum(map(bool, failed))} of {len(failed)} connections failed")
+
+    def pythons(self) -> None:
+        """Run two Pythons on each host, by plain ssh."""
+        python = str(self.python)
+        self.floor(python, "-c", PYTHONS, python, PYTHONS)
 
     def distlaunch(self) -> None:
         """Run `distlaunch ansible --detach`; everything is new the first time in a round."""
@@ -216,10 +229,10 @@ def show(hosts: int, samples: Mapping[str, Sequence[tuple[float, int]]]) -> str:
         seconds, size = statistics.median(s for s, _ in taken), statistics.median(b for _, b in taken)
         lines.append(f"  {name:<10}  {seconds:7.2f} s   {size / hosts / 1000:9.1f} KB per host")
     for base in ("floor", "playbook", "torchrunx"):
-        for name in ("distlaunch", "again"):
+        for name in ("pythons", "distlaunch", "again") if base == "floor" else ("distlaunch", "again"):
             if base in samples and name in samples:
                 found = ratios([seconds for seconds, _ in samples[name]], [seconds for seconds, _ in samples[base]])
-                target = TARGETS[name] if (base, hosts) == ("floor", 64) else None
+                target = TARGETS.get(name) if (base, hosts) == ("floor", 64) else None
                 lines.append(f"  {name} / {base}: {verdict(found, at_most=target)}")
     return "\n".join(lines)
 

@@ -109,9 +109,9 @@ def _by_the_disk(directory: Path, number: int, found: Owner) -> Owner:
 @contextmanager
 def at_once(directory: Path) -> Iterator[bool]:
     """Hold the lock for moments, if no live process has it and there is room for one. Gives whether it is held."""
-    about, number = _this(_LOOK, submits=False), _latest(directory) + 1
-    taken = False
-    if _seems_free(directory, number - 1):
+    about, taken = _this(_LOOK, submits=False), False
+    number = _latest(directory) + 1 if directory.is_dir() else 0  # the run may have been removed
+    if number and _seems_free(directory, number - 1):
         with suppress(StorageError):
             taken = _take(directory, number, about)
     with _kept(directory, number, about) if taken else nullcontext():
@@ -238,8 +238,14 @@ def _take(directory: Path, number: int, about: Owner) -> bool:
     path = _path(directory, number)
     if not storage.write_once(path, json.dumps(asdict(about)).encode("ascii"), mode=0o600):
         return False
-    mine = _latest(directory) == number
-    for old in _numbers(directory) if mine else [number]:
+    try:
+        known = _numbers(directory)
+    except StorageError:  # it would be this process's for as long as that lives
+        with suppress(OSError):
+            path.unlink()
+        raise
+    mine = max(known, default=0) == number
+    for old in known if mine else [number]:
         if old < number or not mine:
             with suppress(OSError):
                 _path(directory, old).unlink()
@@ -250,8 +256,7 @@ def _take(directory: Path, number: int, about: Owner) -> bool:
 
 def _owner(content: bytes) -> Owner | None:
     try:
-        values = json.loads(content)
-        return Owner(**values)
+        return Owner(**json.loads(content))
     except (ValueError, TypeError):
         return None
 

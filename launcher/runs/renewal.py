@@ -27,7 +27,7 @@ def renewed(path: Path, about: dict[str, Any], watch: Callable[[], None]) -> Ite
 
     `watch` is called every second meanwhile, in another thread.
     """
-    over = threading.Event()
+    over, done = threading.Event(), list[bool]()
 
     def freed() -> bool:
         try:
@@ -51,6 +51,7 @@ def renewed(path: Path, about: dict[str, Any], watch: Callable[[], None]) -> Ite
                         os.utime(path)
         while not freed():  # this process may live on for days, and no command could change the run
             time.sleep(_RENEW_S)
+        done.append(True)
 
     thread = threading.Thread(target=renew, name="renew-lock", daemon=True)
     thread.start()
@@ -59,7 +60,7 @@ def renewed(path: Path, about: dict[str, Any], watch: Callable[[], None]) -> Ite
     finally:
         over.set()
         thread.join(1.0)  # a stuck disk must not block the exit
-        if thread.is_alive():
+        if not done:
             freed()
 
 

@@ -63,13 +63,13 @@ class Teller:
         self._run, self._backend = run, backend
         self._lines = [_Line(url, receivers.secret) for url in (*receivers.webhooks, *receivers.others)]
         self._asked: queue.Queue[Notice | None] = queue.Queue()
-        self._ends: dict[int, str] = {}
-        """Of each attempt whose end node 0 has offered to tell, the state that `waits` has sent; empty: none."""
+        self._ends: dict[int, tuple[str, bool]] = {}
+        """Of each attempt whose end node 0 has offered to tell: the state, and whether the run has waited since."""
 
         self._held: Notice | None = None
         """The end that was taken on: sent once the run's outcome is known, or that it waits to start again."""
 
-        self._held_at = 0.0
+        self._offered_at = 0.0
 
         self._after = ""
         """Why the attempt before the current one ended: only its cluster knew."""
@@ -91,7 +91,9 @@ class Teller:
             return
         self._hangs += made.what == HANG
         if made.what == END:
-            self._ends.setdefault(made.attempt, "")
+            swept = made.about.get("state") == Failure.CANCELLED  # a run that was cancelled does not start again
+            self._ends.setdefault(made.attempt, (Failure.PREEMPTED if swept else str(made.about.get("state")), False))
+            self._offered_at = time.monotonic()
         self._asked.put(made)
         if self._thread is None:
             self._thread = threading.Thread(target=self._take_on, name="notices", daemon=True)
@@ -136,7 +138,7 @@ class Teller:
             if self._left or not is_ours():
                 return
             if made.what == END:
-                self._held, self._held_at = made, time.monotonic()
+                self._held, self._offered_at = made, time.monotonic()
             else:
                 self._send(made)
 
@@ -154,14 +156,16 @@ class Teller:
         return {"state": self._after, "cause": None} if self._after else {}
 
     def waits(self) -> None:
-        """Tell the end of the last attempt, as the run waits for its next one, which may take hours."""
-        held = self._held
-        if held is None or time.monotonic() - self._held_at < _SURE_S or not self._taking.acquire(blocking=False):
+        """The run waits for its next attempt, which may take hours: tell the end of the last one."""
+        late = time.monotonic() - self._offered_at >= _SURE_S
+        if not (self._ends and late and self._taking.acquire(blocking=False)):
             return
         try:
-            swept = held.about.get("state") == Failure.CANCELLED  # a run that was cancelled does not start again
-            self._ends[held.attempt] = Failure.PREEMPTED if swept else str(held.about.get("state"))
-            self._tell_end({"state": Failure.PREEMPTED, "cause": None} if swept else {})
+            last = max(self._ends)
+            state, _ = self._ends[last]
+            self._ends[last] = state, True  # another launcher may tell that, or node 0
+            swept = self._held is not None and self._held.about.get("state") == Failure.CANCELLED
+            self._tell_end({"state": state, "cause": None} if swept else {})
         finally:
             self._taking.release()
 
@@ -181,11 +185,12 @@ class Teller:
     def ended(self, outcome: Outcome) -> None:
         """Tell the end of the run, unless node 0 does; print what could not be told."""
         self._stop()
-        told = self._ends.get(outcome.attempt)
-        more = 1 if told else 0  # it was to go on, and has ended in the queue
+        told, has_waited = self._ends.get(outcome.attempt, ("", False))
+        more = 1 if has_waited else 0  # it was to go on, and has ended in the queue
         made = Notice(END, self._run.id, outcome.attempt, {"time": time.time(), **_end(outcome)}, more)
+        ours = told != outcome.state if has_waited else not told
         with suppress(OSError):
-            if told not in ("", outcome.state) and notice.take(str(self._run.path), made.id):
+            if ours and notice.take(str(self._run.path), made.id):
                 self._held = made
         self._tell_end(_end(outcome))
         self._close()

@@ -99,8 +99,7 @@ def test_a_disk_that_is_not_mounted_yet_after_a_reboot_has_lost_nothing(rack: Ra
     for directory in (disk, place, *([place] if automounter else [])):
         host.shared_directory(directory)
 
-    mounted = str(place).replace(" ", "\\040")
-    why = f"n1: {place}/runs/{run} is on {mounted}, which is not mounted"
+    why = f"n1: {place}/runs/{run} is on {place}, which is not mounted"
     assert (early["state"], early["detail"]) == ("unknown", f"no connection to {why}")
     assert later["state"] == "success"
     assert too_early.exit_code != 0

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from launcher.agent.system.processes import start_ticks
-from launcher.errors import RequestError
+from launcher.errors import RequestError, StorageError
 from launcher.runs import lock, renewal
 from launcher.system import storage
 from tests.runs.test_removal import fill
@@ -190,3 +190,43 @@ def test_a_lock_whose_release_fails_is_released_later(tmp_path: Path, monkeypatc
 
     with lock.hold(tmp_path, "cancel"):
         pass
+
+
+def test_a_lock_that_cannot_be_compared_with_others_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once, listed = storage.write_once, os.listdir
+
+    def fails(_: object) -> list[str]:
+        raise OSError(errno.EIO, "Input/output error")
+
+    def taken(*args: Any, **more: Any) -> bool:
+        made = once(*args, **more)
+        monkeypatch.setattr(os, "listdir", fails)
+        return made
+
+    monkeypatch.setattr(storage, "write_once", taken)
+    with pytest.raises(StorageError), lock.hold(tmp_path, "logs"):
+        pass
+    monkeypatch.setattr(os, "listdir", listed)
+
+    assert lock.owner(tmp_path) is None
+
+
+def test_a_lock_is_released_if_what_watches_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = threading.Event()
+
+    def watch() -> None:
+        failed.set()
+        raise ValueError
+
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    with lock.hold(tmp_path, "logs", watch=watch):
+        assert failed.wait(60)
+
+    assert lock.owner(tmp_path) is None
+
+
+def test_a_look_at_a_run_that_was_removed_does_not_hold_its_lock(tmp_path: Path) -> None:
+    with lock.at_once(tmp_path / "gone") as ours:
+        assert not ours

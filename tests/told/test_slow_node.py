@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Node:
     """A backend whose node 0 opens its outputs, or takes a notice on, once it may."""
 
-    def __init__(self, slow: str) -> None:
-        self._slow = slow
+    def __init__(self, slow: str, *, gives: bool = True) -> None:
+        self._slow, self._gives = slow, gives
         self.asked, self.answers, self.closed = (threading.Event() for _ in range(3))
         self.taken: list[str] = []
 
@@ -37,7 +37,7 @@ class Node:
     def take(self, name: str) -> bool:
         self._wait("take")
         self.taken.append(name)
-        return True
+        return self._gives
 
     def close(self) -> None:
         self.closed.set()
@@ -80,22 +80,40 @@ def test_that_a_notice_may_be_lost_is_said(
     assert "a notice may be lost: node 0 of run does not answer" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("by_us", [True, False])
 @pytest.mark.parametrize("state", ["cancelled", "failed"])
 def test_the_end_in_the_queue_is_told_after_the_preemption(
-    tmp_path: Path, state: State, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, state: State, by_us: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notices, "_SURE_S", 0.0)
-    node, run = Node("nothing"), SimpleNamespace(id="run", path=tmp_path, known={})
+    node, run = Node("nothing", gives=by_us), SimpleNamespace(id="run", path=tmp_path, known={})
     with receiver() as there:
         receivers = SimpleNamespace(webhooks=(there.url,), others=(), secret="")
         teller = notices.Teller(run, node, receivers)  # type: ignore[arg-type]
         data = json.dumps({"about": {"state": "cancelled"}, "number": 0})
         teller.event(0, Event("notice", {"what": END, "run": "run", "attempt": 0, "data": data}))
         assert node.closed.wait(60)
-        while not there.got:
-            teller.waits()
+        teller.waits()
+        while by_us and not there.got:
             time.sleep(0.05)
         teller.ended(Outcome(state=state, cause=None, nodes=(), restarts=0, duration_s=1.0))
 
     told = [(each.body["id"], each.body["data"]["state"]) for each in there.got]
-    assert told == [("run_0_end", "preempted"), ("run_0_end_1", state)]
+    assert told == [("run_0_end", "preempted"), ("run_0_end_1", state)][0 if by_us else 1 :]
+
+
+def test_an_end_that_another_tells_is_not_told_again_by_a_run_that_has_not_waited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "_SURE_S", 3600.0)
+    node, run = Node("nothing", gives=False), SimpleNamespace(id="run", path=tmp_path, known={})
+    with receiver() as there:
+        receivers = SimpleNamespace(webhooks=(there.url,), others=(), secret="")
+        teller = notices.Teller(run, node, receivers)  # type: ignore[arg-type]
+        data = json.dumps({"about": {"state": "cancelled"}, "number": 0})
+        teller.event(0, Event("notice", {"what": END, "run": "run", "attempt": 0, "data": data}))
+        assert node.closed.wait(60)
+        teller.waits()
+        teller.ended(Outcome(state="failed", cause=None, nodes=(), restarts=0, duration_s=1.0))
+
+    assert there.got == []

@@ -38,7 +38,8 @@ if __name__ == "__main__":
     if found and gone and not problem(path, trusted) and all(map(_is_gone, (path, sys.argv[3]))):
         missing = _unmounted(places)
         if missing:  # as for a while after a reboot, and what is on that disk is not lost
-            sys.exit(f"{sys.argv[3]} is on {missing[0]}, which is not mounted")
+            place = import_module("re").sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), missing[0])
+            sys.exit(f"{sys.argv[3]} is on {place}, which is not mounted")
         sys.stdout.write(gone)
         sys.exit()
     if found:
