@@ -80,7 +80,9 @@ def test_a_run_outlives_its_launcher_and_another_shell_sees_all_of_it(rack: Rack
 def calls(*hosts: Host) -> list[str]:
     """The commands by which launchers are answered there."""
     commands = [process.command() for host in hosts for process in host.processes()]
-    return [command for command in commands if re.search(r"python\S* (-S |-u )?-c import sys;sys\.path", command)]
+    return [
+        command for command in commands if re.search(r"python\S* (-S |-u )?-c import sys;(sys\.path|print)", command)
+    ]
 
 
 def test_the_connection_that_starts_an_agent_carries_its_stream_to_the_launcher_that_follows(rack: Rack) -> None:
