@@ -141,9 +141,9 @@ class Kept:
         if not sys.dont_write_bytecode:
             with contextlib.suppress(OSError):  # as Python does without its own bytecode
                 os.makedirs(os.path.dirname(self._file), exist_ok=True)
-                part = f"{self._file}.{os.getpid()}"
-                with open(part, "w", encoding="utf-8") as file:
+                with open(part := f"{self._file}.{os.getpid()}", "w", encoding="utf-8") as file:
                     file.write(self._json)
+                os.chmod(part, os.stat(__file__).st_mode & 0o666)
                 os.replace(part, self._file)
 
 

@@ -114,12 +114,12 @@ class AnsibleBackend(Backend[AnsiblePlan, AnsibleHandle, AnsibleOptions]):
         playbook.write(plan, plan.run_dir / "ansible")
         hosts = [node.host for node in plan.nodes]
         packing = Packing(plan.snapshot, plan.run_dir / "ansible") if plan.snapshot else None
-        if packing and plan.spares:  # one that replaces a host may lack the files
-            packing.begin()
-            packing.check(wait=True)
-        record({"run_dir": str(plan.run_dir), "hosts": hosts})
         try:
-            return on_record(start(plan.run_dir, hosts, plan.job_secrets, self.login, packing), record)
+            if packing and plan.spares:  # one that replaces a host may lack the files
+                packing.wait()
+            record({"run_dir": str(plan.run_dir), "hosts": hosts})
+            packs = None if plan.spares else packing
+            return on_record(start(plan.run_dir, hosts, plan.job_secrets, self.login, packs), record)
         finally:
             if packing and not plan.spares:
                 packing.end()

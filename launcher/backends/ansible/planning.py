@@ -18,7 +18,6 @@ from launcher.payload import project, scripts, setup_lines
 from launcher.runs import directories
 from launcher.spec import parse_duration, parse_size
 from launcher.system import amounts, trust
-from launcher.system.question import Question
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,9 +36,8 @@ def plan(options: AnsibleOptions, spec: JobSpec, run_dir: Path, login: Login | N
     sources = inventory.sources(options.inventory, spec.cwd)
     settings = config.variables(sources, spec.cwd, 1)
     playbook.prepare()
-    collecting = Question(lambda: _files(options, spec, directories.root_of(run_dir)), "files")  # meanwhile
     chosen, wanted = _hosts(options, spec, lambda limit: inventory.hosts(sources, limit, settings, options.exclude))
-    files, commands = collecting.answer()
+    files, commands = _files(options, spec, directories.root_of(run_dir))
     least = wanted if spec.all_nodes else spec.nodes.min
     variables: dict[str, Any] = {
         "distlaunch_run": run_dir.name,

@@ -34,6 +34,7 @@ _LIMIT_S = 1800.0
 _STEPS = 15
 """As many times --host-timeout, at least: the files may take ten, and the other steps one each."""
 
+_PACKED_BYTES_S = 5e6
 _END_S = 15.0
 _LOOK_S = 0.02
 _SEND_S = 86400.0
@@ -47,8 +48,13 @@ def texts(plan: AnsiblePlan) -> dict[str, str]:
         "job.json": json.dumps(plan.request(), indent=2) + "\n",
         **({"setup.sh": plan.setup + "\n"} if plan.setup else {}),
         **({"container.json": json.dumps(plan.container, indent=2) + "\n"} if plan.container else {}),
-        **directory_texts(plan.inventory, plan.settings, plan.variables, more_s=_SEND_S if plan.job.env_ship else 0.0),
+        **directory_texts(plan.inventory, plan.settings, plan.variables, more_s=_more_s(plan)),
     }
+
+
+def _more_s(plan: AnsiblePlan) -> float:
+    packed_s = plan.snapshot.total_bytes / _PACKED_BYTES_S if plan.snapshot else 0.0
+    return packed_s + (_SEND_S if plan.job.env_ship else 0.0)
 
 
 def directory_texts(
@@ -132,10 +138,10 @@ class Playbook:
     def run(self, secrets: Mapping[str, str], receiver: Receiver | None = None, packing: Packing | None = None) -> None:
         """Run it until the hosts have answered. An interrupt ends Ansible, too.
 
-        `receiver` takes its connections. `packing` makes the archive of the user's files if a host lacks them.
+        `receiver` takes its connections. `packing` makes the archive of the user's files.
         """
         self.forget()  # left by a launcher that was killed
-        runner = self._runner(secrets, receiver.address if receiver else "", packs=packing is not None)
+        runner = self._runner(secrets, receiver.address if receiver else "", packing.by if packing else "")
         ended = threading.Event()  # after an interrupted join(), a Thread that still runs reports that it has ended
         threading.Thread(target=self._work, args=(runner, ended), name="ansible", daemon=True).start()
         try:
@@ -143,7 +149,7 @@ class Playbook:
                 self.follow()
                 self._progress.tell_waits()
                 if packing:
-                    packing.follow(self.answers)
+                    packing.follow(self._progress)
                 if receiver:
                     receiver.take()
         except BaseException as error:
@@ -183,7 +189,7 @@ class Playbook:
                 f"ansible-playbook {self._name}: {self.failure or f'exit code {runner.rc}'}", hint=self._log()
             )
 
-    def _runner(self, secrets: Mapping[str, str], follower: str, *, packs: bool) -> Any:
+    def _runner(self, secrets: Mapping[str, str], follower: str, packs: str) -> Any:
         try:
             import_module("ansible_runner")  # all of it: a submodule alone would not wait for `prepare`
             from ansible_runner.interface import init_runner
@@ -202,8 +208,7 @@ class Playbook:
         with storage.storage_errors(control, "SSH keeps its connections there"):
             trust.make(what, directory, more=more)
         trust.require(what, directory, searched=True, more=more)
-        variables: dict[str, Any] = {"distlaunch_report": str(self._report), "distlaunch_follower": follower}
-        variables["distlaunch_packs"] = packs
+        variables = {"distlaunch_report": str(self._report), "distlaunch_follower": follower, "distlaunch_packs": packs}
         if secrets:
             file = self._directory / "secrets.json"
             storage.write_whole(file, storage.encode_json(dict(secrets)), mode=0o600)

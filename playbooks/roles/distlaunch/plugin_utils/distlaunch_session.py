@@ -151,7 +151,6 @@ class Session:
             self._process = subprocess.Popen(
                 [self.argv[0], *options, *self.argv[1:], command],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
-                cwd="/",  # as a shared connection stays open, and would keep the run's file system in use
             )  # fmt: skip
         except OSError as error:
             self.broken = {"problem": f"{self.argv[0]} cannot be started: {error.strerror}", "unreachable": True}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,10 @@ class Start:
     def run(self) -> None:
         """Send what is missing, start node 0, then all others; if one cannot start, stop those that have."""
         asking, choice, first = self._asking, self._choice, self._choice["master"]
-        if choice["lacking"] and asking.failed(asking.each("files", choice["lacking"], self._unpack)):
+        one = threading.Lock()
+        if choice["lacking"] and asking.failed(
+            asking.each("files", choice["lacking"], lambda host: self._unpack(host, one))
+        ):
             return
         if self._job.get("env_ship") and asking.failed(asking.each("environment", [first], self._bring), "environment"):
             return
@@ -68,23 +72,21 @@ class Start:
         if asking.result["problems"].keys() & self._directories.keys():
             self._stop()
 
-    def _unpack(self, host: str) -> Answer:
-        limit_s = _FILES_TIMES * float(self._args["timeout_s"])
-        if not self._is_packed(limit_s):
-            lost = "the files that were sent are not kept any more, neither here nor on the host: launch anew"
-            late = f"the launcher has not packed the files within {limit_s:.0f} s; more time: --host-timeout"
-            return {"problem": late if self._args["packs"] else lost}
+    def _unpack(self, host: str, one: threading.Lock) -> Answer:
+        with one:  # of 1,000 hosts' threads, one looks whether the files are packed
+            packed = self._is_packed()
+        if not packed:
+            return {
+                "problem": "the files that were sent are not kept any more, neither here nor on the host: launch anew"
+            }
         request = {"call": "files", "dir": self._args["dir"], "digest": self._args["digest"]}
         return self._asking.ask(host, request, self._args["payload"], times=_FILES_TIMES)
 
-    def _is_packed(self, limit_s: float) -> bool:
-        """Whether the user's files are here as an archive, for which this waits if the launcher makes it."""
-        until = time.monotonic() + limit_s
-        while not (there := os.path.exists(self._args["payload"])) and self._args["packs"]:
-            if time.monotonic() > until:
-                break
+    def _is_packed(self) -> bool:
+        """Whether the user's files are here as an archive, for which this waits as long as a process makes it."""
+        while not os.path.exists(self._args["payload"]) and _lives(str(self._args["packs"])):
             time.sleep(_LOOK_S)
-        return there
+        return os.path.exists(self._args["payload"])
 
     def _bring(self, host: str) -> Answer:
         import distlaunch_environment  # few runs bring one
@@ -161,6 +163,17 @@ def _key(path: str) -> str:
         os.fchmod(file.fileno(), 0o600)
         file.write(key := os.urandom(32).hex() + "\n")
     return key
+
+
+def _lives(process: str) -> bool:
+    """Whether that process runs, which is named by its pid and when it started."""
+    pid, _, ticks = process.partition(" ")
+    try:
+        with open(f"/proc/{int(pid)}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (OSError, ValueError):
+        return False
+    return fields[0] not in (b"Z", b"X") and fields[19] == ticks.encode()
 
 
 def text_of(path: str) -> str:
