@@ -110,7 +110,7 @@ def _by_the_disk(directory: Path, number: int, found: Owner) -> Owner:
 def at_once(directory: Path) -> Iterator[bool]:
     """Hold the lock for moments, if no live process has it and there is room for one. Gives whether it is held."""
     about, taken = _this(_LOOK, submits=False), False
-    number = _latest(directory) + 1 if directory.is_dir() else 0  # the run may have been removed
+    number = _latest(directory) + 1 if os.path.isdir(directory) else 0  # the run may have been removed
     if number and _seems_free(directory, number - 1):
         with suppress(StorageError):
             taken = _take(directory, number, about)

@@ -188,7 +188,7 @@ class Teller:
         told, has_waited = self._ends.get(outcome.attempt, ("", False))
         more = 1 if has_waited else 0  # it was to go on, and has ended in the queue
         made = Notice(END, self._run.id, outcome.attempt, {"time": time.time(), **_end(outcome)}, more)
-        ours = told != outcome.state if has_waited else not told
+        ours = self._held is None and (told != outcome.state if has_waited else not told)
         with suppress(OSError):
             if ours and notice.take(str(self._run.path), made.id):
                 self._held = made

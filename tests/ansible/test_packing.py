@@ -35,7 +35,7 @@ sys.exit(main())
 
 def playing(*steps: str) -> Any:
     """The progress of a playbook that has begun these steps."""
-    return SimpleNamespace(steps=set(steps), tell=lambda _: None)
+    return SimpleNamespace(steps=set(steps))
 
 
 def packed(there: Path, *contents: str) -> tuple[Packing, Path]:
@@ -116,6 +116,28 @@ def test_an_archive_is_there_as_a_whole_and_is_removed_once_no_host_can_lack_it(
     assert not list(archive.parent.iterdir())
 
 
+def test_an_archive_for_which_there_is_no_room_takes_none(small_disk: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(os.urandom(LARGE))
+    packing = Packing(snapshot.collect(tmp_path, limit_bytes=2 * LARGE, leave_out=[small_disk]), small_disk)
+
+    with pytest.raises(StorageError, match=r"files\.part': No space left on device"):
+        packing.wait()
+
+    assert not list(small_disk.iterdir())
+
+
+def test_a_host_is_not_waited_for_while_it_waits_for_the_archive(tmp_path: Path) -> None:
+    over = threading.Event()
+    slow: Any = SimpleNamespace(total_bytes=1, write_tar=lambda *_, **__: over.wait(60))
+    packing = Packing(slow, tmp_path)
+
+    assert not packing.follow(playing("preflight"))
+    assert packing.follow(playing("preflight", "files"))
+    over.set()
+    packing.wait()
+    assert not packing.follow(playing("preflight", "files"))
+
+
 def test_what_is_given_up_is_not_written_to_its_end(tmp_path: Path) -> None:
     over = threading.Event()
 
@@ -133,7 +155,7 @@ def test_what_is_given_up_is_not_written_to_its_end(tmp_path: Path) -> None:
     packing.end()
     over.set()
 
-    with pytest.raises(StorageError, match="not needed any more"):
+    with pytest.raises((InterruptedError, StorageError), match="not needed any more"):
         packing.wait()
 
     assert not list(tmp_path.iterdir())

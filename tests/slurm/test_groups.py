@@ -74,6 +74,14 @@ def test_workers_find_the_nodes_of_their_role() -> None:
     assert "SLURM_JOB_ID" not in told
 
 
+def test_workers_are_distributed_in_blocks_though_their_agents_are_not() -> None:
+    """Intel MPI takes ranks for those of one node by this variable."""
+    job, group = a_job(4)._replace(roles=None), Group(1, 4, 2, "default", "n10", 1, 0, [2] * 4)
+    env = {**at("n11", 1), "SLURM_DISTRIBUTION": "cyclic"}
+    told = {each.name: each.value for each in nodes.of_worker(job, group, Ranks(2, 0, 2, 8, 2), env)}
+    assert (told["SLURM_DISTRIBUTION"], told["SLURM_GTIDS"]) == ("block", "2,3")
+
+
 def test_the_nodes_of_a_large_role_fit_into_a_variable() -> None:
     """No program starts with one of more than 128 KiB."""
     count, host = 10_000, "gpu-node-00001"

@@ -152,7 +152,7 @@ def of_worker(job: Job, group: Group, worker: Ranks, env: Mapping[str, str]) -> 
     counts, ours = list(group.counts), "as if srun had started each worker: its own task is the agent"
     per_node = ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in _runs(counts))
     first = sum(counts[: group.node_rank])
-    values = {
+    values: Dict[str, Any] = {
         "SLURM_PROCID": worker.rank,
         "SLURM_LOCALID": worker.local_rank,
         "SLURM_NODEID": group.node_rank,
@@ -165,6 +165,8 @@ def of_worker(job: Job, group: Group, worker: Ranks, env: Mapping[str, str]) -> 
     }
     if "SLURM_NTASKS_PER_NODE" in env:
         values["SLURM_NTASKS_PER_NODE"] = group.local_world_size
+    if "SLURM_DISTRIBUTION" in env:  # by which Intel MPI decides whose memory a rank shares
+        values["SLURM_DISTRIBUTION"] = "block"
     if job.roles:
         values = {**_of_role(job, env), **values}
     return [Variable(name, str(value), ours) for name, value in values.items()]

@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, cast
 
+from launcher import output
 from launcher.agent.system import processes
 from launcher.system import amounts, storage
 from launcher.system.question import Question
@@ -31,15 +32,16 @@ class Packing:
         """This process, without which the archive is not waited for."""
         return f"{os.getpid()} {processes.start_ticks(os.getpid())}"
 
-    def follow(self, progress: Progress) -> None:
-        """Raise what the work has failed with, if a host waits for it; give it up if none will."""
+    def follow(self, progress: Progress) -> bool:
+        """Whether a host waits for the archive; if none will, it is given up. Raises what the work has failed with."""
         if "files" in progress.steps:
-            if self._work.answered(0):
-                self._work.answer()
-            else:
-                progress.tell(f"packing {amounts.size(self._snapshot.total_bytes)} of files")
-        elif "start" in progress.steps:  # until then, other hosts may be chosen
+            if not self._work.answered(0):
+                output.progress(f"packing {amounts.size(self._snapshot.total_bytes)} of files")
+                return True
+            self._work.answer()
+        elif "start" in progress.steps and not self._over:  # until then, other hosts may be chosen
             self.end()
+        return False
 
     def wait(self) -> None:
         """Wait for the archive. Raises what the work has failed with: a file that has changed, a full disk."""
@@ -57,11 +59,17 @@ class Packing:
                 path.unlink()
 
     def _pack(self) -> None:
-        with storage.storage_errors(self._part), open(self._part, "wb") as file:
-            self._snapshot.write_tar(cast("IO[bytes]", _Target(file, self)), compress=True)
-        with storage.storage_errors(self._path):
-            if not self._over:
+        try:
+            self.check()
+            with storage.storage_errors(self._part), open(self._part, "wb") as file:
+                self._snapshot.write_tar(cast("IO[bytes]", _Target(file, self)), compress=True)
+            with storage.storage_errors(self._path):
+                self.check()
                 os.replace(self._part, self._path)
+        except BaseException:  # which may be that the disk is full
+            with suppress(OSError):
+                self._part.unlink()
+            raise
 
     def check(self) -> None:
         """Raise `InterruptedError` once it is over."""

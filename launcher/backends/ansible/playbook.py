@@ -147,9 +147,8 @@ class Playbook:
         try:
             while not (self._cut or ended.wait(_LOOK_S)):
                 self.follow()
-                self._progress.tell_waits()
-                if packing:
-                    packing.follow(self._progress)
+                if not (packing and packing.follow(self._progress)):
+                    self._progress.tell_waits()
                 if receiver:
                     receiver.take()
         except BaseException as error:
