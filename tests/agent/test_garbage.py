@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from testbed import wait_until
+
 if TYPE_CHECKING:
     from tests.command import Cli
 
@@ -34,4 +36,5 @@ def test_an_agent_collects_garbage_only_from_what_comes_after_its_start(distlaun
     run = distlaunch("local", "--contract", "env", "none.py", env={"PYTHONPATH": str(distlaunch.directory / "hooks")})
 
     assert run.exit_code == 0, run
+    wait_until("the agent to have left", lambda: told.exists() and told.read_text().endswith("\n"))
     assert told.read_text().split() == ["True", "True", "0"], "enabled, frozen, collections before"
