@@ -80,20 +80,28 @@ def test_that_a_notice_may_be_lost_is_said(
     assert "a notice may be lost: node 0 of run does not answer" in capfd.readouterr().err
 
 
+def waiting(url: str, path: Path, node: Node) -> notices.Teller:
+    """An attempt was cancelled, and the run waits for the next one."""
+    run: Any = SimpleNamespace(id="run", path=path, known={})
+    receivers: Any = SimpleNamespace(webhooks=(url,), others=(), secret="")
+    backend: Any = node
+    teller = notices.Teller(run, backend, receivers)
+    data = json.dumps({"about": {"state": "cancelled"}, "number": 0})
+    teller.event(0, Event("notice", {"what": END, "run": "run", "attempt": 0, "data": data}))
+    assert node.closed.wait(60)
+    teller.waits()
+    return teller
+
+
 @pytest.mark.parametrize("by_us", [True, False])
 @pytest.mark.parametrize("state", ["cancelled", "failed"])
 def test_the_end_in_the_queue_is_told_after_the_preemption(
     tmp_path: Path, state: State, by_us: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notices, "_SURE_S", 0.0)
-    node, run = Node("nothing", gives=by_us), SimpleNamespace(id="run", path=tmp_path, known={})
+    node = Node("nothing", gives=by_us)
     with receiver() as there:
-        receivers = SimpleNamespace(webhooks=(there.url,), others=(), secret="")
-        teller = notices.Teller(run, node, receivers)  # type: ignore[arg-type]
-        data = json.dumps({"about": {"state": "cancelled"}, "number": 0})
-        teller.event(0, Event("notice", {"what": END, "run": "run", "attempt": 0, "data": data}))
-        assert node.closed.wait(60)
-        teller.waits()
+        teller = waiting(there.url, tmp_path, node)
         while by_us and not there.got:
             time.sleep(0.05)
         teller.ended(Outcome(state=state, cause=None, nodes=(), restarts=0, duration_s=1.0))
@@ -106,14 +114,9 @@ def test_an_end_that_another_tells_is_not_told_again_by_a_run_that_has_not_waite
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notices, "_SURE_S", 3600.0)
-    node, run = Node("nothing", gives=False), SimpleNamespace(id="run", path=tmp_path, known={})
+    node = Node("nothing", gives=False)
     with receiver() as there:
-        receivers = SimpleNamespace(webhooks=(there.url,), others=(), secret="")
-        teller = notices.Teller(run, node, receivers)  # type: ignore[arg-type]
-        data = json.dumps({"about": {"state": "cancelled"}, "number": 0})
-        teller.event(0, Event("notice", {"what": END, "run": "run", "attempt": 0, "data": data}))
-        assert node.closed.wait(60)
-        teller.waits()
+        teller = waiting(there.url, tmp_path, node)
         teller.ended(Outcome(state="failed", cause=None, nodes=(), restarts=0, duration_s=1.0))
 
     assert there.got == []
